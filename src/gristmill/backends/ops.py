@@ -1,0 +1,305 @@
+"""The protocol between models, engine and back ends: the ops a model may call.
+
+A model's ``forward`` is written against ``Ops`` and nothing else. The reference back end
+(numpy, float64) runs it eagerly: it is the specification. The CPU back end records it once
+into a program that C++ plays every step.
+
+An ``X`` is a matrix of activations: rows are the tokens of the step (or, after ``outputs``,
+the rows whose logits are wanted), columns are features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.types import RawTensor, SamplingParams, StateSpec
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+BLOCK_TOKENS = 32
+"""Tokens of one KV block."""
+
+# --------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a tensor in the file; ``rows`` None takes all of them."""
+
+    tensor: str
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A weight a model wants: parts of the file's tensors, stacked by rows.
+
+    ``kind`` "matrix" is (N, K), for ``linear`` and ``embed``; "vector" is (N,), decoded to
+    float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w).
+    ``shape`` is what the model's config says it must be: a mismatch is a ``FormatError``.
+    """
+
+    name: str
+    kind: Literal["matrix", "vector"]
+    parts: tuple[Part, ...]
+    shape: tuple[int, ...]
+    plus: float = 0.0
+
+
+class Weight(Protocol):
+    """A packed weight, opaque to models."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, K) of a matrix, (N,) of a vector."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes."""
+        ...
+
+
+# ------------------------------------------------------------------ rope
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding, resolved: one frequency per rotated pair.
+
+    ``inv_freq[i]`` is in radians per position. ``style`` "half" pairs feature i with
+    i + dims/2 (Hugging Face), "pairs" 2i with 2i + 1 (GGUF's llama order); dims = 2 ·
+    len(inv_freq), and features beyond dims pass unchanged. ``scale`` multiplies sine and
+    cosine (YaRN's and LongRoPE's attention factor). Source: arXiv 2104.09864, 2309.00071.
+    """
+
+    inv_freq: tuple[float, ...]
+    style: Literal["half", "pairs"] = "half"
+    scale: float = 1.0
+
+
+# ------------------------------------------------------------------- ops
+
+
+class X(Protocol):
+    """Activations of a step: opaque, of known ``width`` (columns)."""
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        ...
+
+
+class Ops(Protocol):
+    """What a model may do. Every op takes and returns ``X``; float32 unless it says otherwise."""
+
+    def embed(self, table: Weight, scale: float = 1.0) -> X:
+        """Rows of ``table`` (vocab, d) for the step's token ids, times ``scale``."""
+        ...
+
+    def rms_norm(self, x: X, weight: Weight | None, eps: float, heads: int = 1) -> X:
+        """x / sqrt(mean(x²) + eps) · weight, over each of ``heads`` equal column groups.
+
+        ``weight`` has width/heads values and serves every group; None is all ones.
+        """
+        ...
+
+    def layer_norm(self, x: X, weight: Weight, bias: Weight | None, eps: float) -> X:
+        """(x − mean) / sqrt(var + eps) · weight + bias over all columns."""
+        ...
+
+    def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> X:
+        """x · weightᵀ + bias."""
+        ...
+
+    def split(self, x: X, *widths: int) -> tuple[X, ...]:
+        """Column ranges of x, in order; the widths sum to x's. Views, no copy."""
+        ...
+
+    def rope(self, x: X, rope: Rope, head_dim: int) -> X:
+        """Rotate each head of ``head_dim`` columns by its row's position."""
+        ...
+
+    def attention(
+        self,
+        q: X,
+        k: X,
+        v: X,
+        layer: int,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Weight | None = None,
+    ) -> X:
+        """Store k and v (kv_heads · head_dim columns) in ``layer``'s state, then attend causally.
+
+        q has heads · head_dim columns; heads is a multiple of kv_heads (grouped queries). The
+        window, if any, is the layer's ``StateSpec``'s. ``softcap`` c > 0 turns a score s into
+        c·tanh(s/c). ``sinks`` has one extra logit per head that takes weight but adds nothing.
+        """
+        ...
+
+    def glu(self, x: X, kind: Literal["silu", "gelu_tanh", "gelu"]) -> X:
+        """act(first half of the columns) · second half."""
+        ...
+
+    def activation(self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]) -> X:
+        """Elementwise activation."""
+        ...
+
+    def add(self, x: X, y: X) -> X:
+        """x + y."""
+        ...
+
+    def mul(self, x: X, y: X) -> X:
+        """x · y, elementwise."""
+        ...
+
+    def scale(self, x: X, factor: float) -> X:
+        """x · factor."""
+        ...
+
+    def softcap(self, x: X, cap: float) -> X:
+        """cap · tanh(x / cap)."""
+        ...
+
+    def outputs(self, x: X) -> X:
+        """Only the rows whose logits are wanted (``Batch.outputs``), in that order."""
+        ...
+
+
+# ----------------------------------------------------------------- steps
+
+
+@dataclass(slots=True)
+class Batch:
+    """The input of one step: rows of tokens, the sequences they belong to, their blocks.
+
+    ids, positions: int32 [T]. spans: int32 [B, 3], one row per sequence: its first row, its
+    number of rows, the tokens already in its state (= position of its first row). A
+    sequence's rows are consecutive. tables: per state group, int32 [B, W]: block ids of
+    tokens 0…, ``BLOCK_TOKENS`` each; -1 where a window has let a block go. outputs: int32 [S],
+    the rows whose logits are wanted, ascending.
+    """
+
+    ids: I32
+    positions: I32
+    spans: I32
+    tables: tuple[I32, ...]
+    outputs: I32
+
+
+def state_groups(states: Sequence[StateSpec]) -> tuple[tuple[StateSpec, tuple[int, ...]], ...]:
+    """The distinct specs, by first layer, each with its layers: one block table per group."""
+    groups: dict[StateSpec, list[int]] = {}
+    for layer, spec in enumerate(states):
+        groups.setdefault(spec, []).append(layer)
+    return tuple((spec, tuple(layers)) for spec, layers in groups.items())
+
+
+class Memory(Protocol):
+    """The bytes of all states: for each group an array of blocks that grows and shrinks."""
+
+    def block_bytes(self, group: int) -> int:
+        """Bytes of one block: all layers of the group, keys and values, BLOCK_TOKENS tokens."""
+        ...
+
+    def blocks(self, group: int) -> int:
+        """Blocks there are."""
+        ...
+
+    def resize(self, group: int, blocks: int) -> None:
+        """Grow or cut to ``blocks``; existing blocks keep their content. Raises ResourceError."""
+        ...
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Copy one block onto another."""
+        ...
+
+
+class Program(Protocol):
+    """A compiled ``forward``."""
+
+    def run(self, batch: Batch) -> F32:
+        """Compute the step; logits float32 [S, vocab], valid until the next run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token; logprob and top (id, logprob), if asked, are of the raw distribution."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Chooser(Protocol):
+    """One answer's sampling state: its parameters, its random stream, its token history."""
+
+    def accept(self, token: int) -> None:
+        """Add a token to the history that penalties look back on."""
+        ...
+
+
+class Backend(Protocol):
+    """A place where models run."""
+
+    @property
+    def name(self) -> str:
+        """For the ready block: "cpu (avx512)"."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Worker threads."""
+        ...
+
+    def pack(self, wanted: Wanted, tensors: Mapping[str, RawTensor]) -> Weight:
+        """Pack a weight. Raises FormatError (missing, wrong shape), UnsupportedError."""
+        ...
+
+    def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> Memory:
+        """State memory for a model, empty. Raises UsageError for an unknown dtype."""
+        ...
+
+    def compile(self, forward: Callable[[Ops], X], memory: Memory) -> Program:
+        """Turn a forward into a program over that memory."""
+        ...
+
+    def chooser(
+        self, params: SamplingParams, seed: int, vocab: int, prompt: Sequence[int]
+    ) -> Chooser:
+        """Sampling state for one answer; penalties count ``prompt`` too."""
+        ...
+
+    def choose(
+        self,
+        logits: F32,
+        rows: Sequence[int],
+        choosers: Sequence[Chooser],
+        banned: Sequence[Sequence[int]],
+        masks: Sequence[npt.NDArray[np.uint32] | None] | None = None,
+    ) -> list[Choice]:
+        """For each i choose from ``logits[rows[i]]`` by ``choosers[i]``, and accept it.
+
+        ``banned[i]`` ids cannot be chosen (end of sequence before ``min_tokens``);
+        ``masks[i]``, if given, is a bitmask over the vocabulary of what is allowed.
+        """
+        ...
+
+    def logprobs(
+        self, logits: F32, rows: Sequence[int], tokens: Sequence[int], top: int
+    ) -> list[Choice]:
+        """The log-probability of given tokens in given rows, with the ``top`` best."""
+        ...
+
+    def close(self) -> None:
+        """Stop the threads, free the memory."""
+        ...

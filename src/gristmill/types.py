@@ -1,0 +1,183 @@
+"""The nouns of the engine: plain data that every room may hold.
+
+Nothing here computes; nothing here imports anything but the standard library.
+Shapes are row-major (slowest axis first) and counted in elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+# ---------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as it lies in its file: undecoded, uncopied.
+
+    ``encoding`` is a key of ``gristmill.quant.ENCODINGS`` ("f32", "q4_k", …).
+    ``shape`` is row-major, so a weight matrix is ``(N, K)`` = (out, in).
+    ``data`` is a read-only view into the mapped file, exactly the tensor's bytes.
+    """
+
+    name: str
+    encoding: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+    @property
+    def elements(self) -> int:
+        """Number of weights held."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One model as it was found: its metadata and its mapped tensors.
+
+    ``metadata`` keeps the file's own key names; arrays are lists (strings) or
+    numpy arrays (numbers). ``close`` releases the maps; views must be gone by then.
+    """
+
+    path: Path
+    format: Literal["gguf"]
+    metadata: Mapping[str, object]
+    tensors: Mapping[str, RawTensor]
+    close: Callable[[], None] = field(repr=False, compare=False)
+    release: Callable[[RawTensor], None] = field(repr=False, compare=False)
+    """Tell the kernel that a tensor's file pages are no longer needed (after packing)."""
+
+
+# ------------------------------------------------------- state of a layer
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Full attention: every token of the context is kept."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sliding-window attention: a token sees itself and the ``window - 1`` before it."""
+
+    kv_heads: int
+    head_dim: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Recurrent state: a fixed number of float32 values per sequence."""
+
+    values: int
+
+
+StateSpec = Paged | Window | Slot
+"""What one layer must remember of a sequence. Layers with equal specs share one pool."""
+
+# -------------------------------------------------------------- requests
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. The defaults change nothing: the model's own distribution.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 keeps all. ``seed`` None draws one at
+    submission; the same seed gives the same text alone and in a crowd.
+    ``logprobs``: None for none, n for the chosen token and n alternatives.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = -1
+    """Tokens the penalties look back on; -1 is the whole context, 0 none."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    max_tokens: int | None = None
+    """None is: up to the context's end."""
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to be continued ``n`` times. Frozen: the engine keeps its own ``Sequence``."""
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    n: int = 1
+    client: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability (natural log) of a token, and the best alternatives' in its place."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What a finished answer cost. Seconds and tokens."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a step adds to answer number ``index`` of a request.
+
+    ``text`` is whole characters only, stop strings already cut off; held-back text comes
+    with a later delta. ``finish`` is set on the last delta of an answer, with ``timings``;
+    ``stopped_by`` is then the stop string or id that ended it (None for end of sequence).
+    """
+
+    request_id: str
+    index: int
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish: FinishReason | None = None
+    stopped_by: str | int | None = None
+    timings: Timings | None = None
+    error: str | None = None
+
+
+Sink = Callable[[Delta], None]
+"""Receives a request's deltas, on the engine's thread: it must only hand them on."""
