@@ -1,0 +1,86 @@
+"""Model files: any source → a ``Checkpoint`` of mapped tensors with its metadata."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from gristmill.errors import FormatError, SourceError, UnsupportedError
+from gristmill.files.gguf import open_gguf
+from gristmill.types import Checkpoint
+
+__all__ = ["open_gguf", "open_model"]
+
+_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+_SAFETENSORS_HEADER_MAX = 100_000_000
+
+
+def open_model(path: Path | str) -> Checkpoint:
+    """Open the model file at ``path``, told by its content, not by its name.
+
+    Raises ``SourceError`` when it cannot be read, ``FormatError`` when it is no model file
+    or a damaged one, ``UnsupportedError`` when it is a model of a kind that is not served.
+    """
+    path = Path(path)
+    magic = _first_bytes(path)
+    if magic[:4] in (b"GGUF", b"FUGG", b"lmgg", b"tjgg", b"fmgg", b"algg"):
+        return open_gguf(path)
+    if not magic:
+        raise FormatError(f"{path} is empty (0 bytes); a GGUF file was expected.")
+    if _is_pickle(path, magic):
+        raise UnsupportedError(
+            f"{path} is a torch pickle, which can run code when it is opened and is always "
+            "refused; use the same model as safetensors or GGUF."
+        )
+    if _is_safetensors(magic):
+        raise UnsupportedError(
+            f"{path} is a safetensors file, which is not served yet; use the model as GGUF."
+        )
+    raise FormatError(
+        f"{path} is not a model file: it starts with {magic[:4]!r}; a GGUF file starts with "
+        "b'GGUF'."
+    )
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a regular file; never blocks on a pipe or a device."""
+    try:
+        info = path.stat()
+        if stat.S_ISDIR(info.st_mode):
+            raise _directory_error(path)
+        if not stat.S_ISREG(info.st_mode):
+            raise SourceError(f"{path} is not a regular file; a GGUF file was expected.")
+        with path.open("rb") as file:
+            return file.read(16)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise SourceError(f"{str(path)!r} is not a file name: {error}.") from error
+
+
+def _directory_error(path: Path) -> SourceError | UnsupportedError:
+    names = sorted(os.listdir(path))
+    if "config.json" in names:
+        return UnsupportedError(
+            f"{path} is a Hugging Face model folder, which is not served yet; use the model "
+            "as a GGUF file."
+        )
+    found = [name for name in names if name.endswith(".gguf")]
+    if found:
+        return SourceError(
+            f"{path} is a directory; name one of the files in it: {', '.join(found[:5])}."
+        )
+    return SourceError(f"{path} is a directory without a model; name a GGUF file.")
+
+
+def _is_pickle(path: Path, magic: bytes) -> bool:
+    """A bare pickle stream, or the zip that torch wraps around one."""
+    if magic[:4] == b"PK\x03\x04":
+        return True
+    return magic[:1] == b"\x80" and (magic[1] in range(2, 6) or path.suffix in _PICKLE_SUFFIXES)
+
+
+def _is_safetensors(magic: bytes) -> bool:
+    header = int.from_bytes(magic[:8], "little")
+    return len(magic) > 8 and 2 <= header <= _SAFETENSORS_HEADER_MAX and magic[8:9] == b"{"
