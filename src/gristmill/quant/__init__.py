@@ -1,0 +1,92 @@
+"""Encodings: how weights lie on disk, and what they decode to.
+
+One module per family gives block shapes and plain numpy ``unpack`` functions; this door
+collects them, checks sizes, and decodes or cuts a tensor. See docs/encodings.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.errors import FormatError, UnsupportedError
+from gristmill.quant import floats, q4_0, q4_k, q5_0, q6_k, q8_0
+from gristmill.quant.encoding import Encoding
+from gristmill.types import RawTensor
+
+__all__ = ["ENCODINGS", "Encoding", "decode", "encode", "encoding_of", "rows"]
+
+_FAMILIES = (floats, q8_0, q4_0, q5_0, q4_k, q6_k)
+
+ENCODINGS: Mapping[str, Encoding] = MappingProxyType(
+    {encoding.name: encoding for family in _FAMILIES for encoding in family.ENCODINGS}
+)
+"""Every encoding that can be read, by the name ``RawTensor.encoding`` uses."""
+
+
+def encoding_of(tensor: RawTensor) -> Encoding:
+    """The encoding of a tensor. Raises UnsupportedError if it is not one of ``ENCODINGS``."""
+    found = ENCODINGS.get(tensor.encoding)
+    if found is None:
+        raise UnsupportedError(
+            f"Tensor '{tensor.name}' is encoded as '{tensor.encoding}', which is not supported; "
+            f"supported are {', '.join(ENCODINGS)}."
+        )
+    return found
+
+
+def decode(tensor: RawTensor) -> npt.NDArray[np.float32]:
+    """The tensor's weights: a new float32 array of its shape.
+
+    Raises UnsupportedError for an unknown encoding, FormatError if the tensor's bytes do not
+    fit its shape.
+    """
+    return encoding_of(tensor).decode(tensor.data, tensor.shape, tensor.name)
+
+
+def encode(name: str, array: npt.ArrayLike) -> bytes:
+    """Encode an array as ``name``, rounding to nearest: for f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1.
+
+    Raises UnsupportedError for any other name, FormatError if the last axis is not a multiple
+    of the block.
+    """
+    found = ENCODINGS.get(name)
+    if found is None or found.pack is None:
+        written = ", ".join(e.name for e in ENCODINGS.values() if e.pack is not None)
+        raise UnsupportedError(f"Cannot write weights as '{name}'; written are {written}.")
+    return found.encode(array)
+
+
+def rows(tensor: RawTensor, start: int, stop: int) -> RawTensor:
+    """Rows ``start`` to ``stop`` (not included) of the first axis: a view, nothing is copied.
+
+    Of a 1-D tensor these are elements, and a cut must fall on the encoding's granule. Raises
+    FormatError for a cut inside a granule, outside the tensor, or of a tensor whose bytes do
+    not fit its shape; UnsupportedError for an unknown encoding.
+    """
+    encoding = encoding_of(tensor)
+    size = encoding.nbytes(tensor.shape, tensor.name)
+    if tensor.data.nbytes != size:
+        raise FormatError(
+            f"Tensor '{tensor.name}' of shape {tensor.shape} in {encoding.name} takes {size} "
+            f"bytes, but has {tensor.data.nbytes}."
+        )
+    count = tensor.shape[0] if tensor.shape else 0
+    if not 0 <= start <= stop <= count:
+        raise FormatError(
+            f"Rows {start} to {stop} of tensor '{tensor.name}' were asked for, but it has {count}."
+        )
+    per_row = math.prod(tensor.shape[1:])
+    granule = encoding.row_granule
+    if start * per_row % granule or stop * per_row % granule:
+        raise FormatError(
+            f"Tensor '{tensor.name}' in {encoding.name} cannot be cut at {start} and {stop}: "
+            f"only multiples of {granule} elements can be."
+        )
+    first, last = (at * per_row // granule * encoding.block_bytes for at in (start, stop))
+    data = tensor.data.cast("B")[first:last]
+    return RawTensor(tensor.name, tensor.encoding, (stop - start, *tensor.shape[1:]), data)
