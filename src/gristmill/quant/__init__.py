@@ -14,13 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import FormatError, UnsupportedError
-from gristmill.quant import floats, q4_0, q4_k, q5_0, q6_k, q8_0
+from gristmill.quant import (
+    floats,
+    fp4,
+    iq1,
+    iq2,
+    iq3,
+    iq4,
+    q1_0,
+    q2_k,
+    q4_0,
+    q4_k,
+    q5_0,
+    q6_k,
+    q8_0,
+    tq,
+)
 from gristmill.quant.encoding import Encoding
 from gristmill.types import RawTensor
 
 __all__ = ["ENCODINGS", "Encoding", "decode", "encode", "encoding_of", "rows"]
 
-_FAMILIES = (floats, q8_0, q4_0, q5_0, q4_k, q6_k)
+_FAMILIES = (floats, q8_0, q5_0, q4_0, q1_0, q6_k, q4_k, q2_k, iq4, iq3, iq2, iq1, tq, fp4)
 
 ENCODINGS: Mapping[str, Encoding] = MappingProxyType(
     {encoding.name: encoding for family in _FAMILIES for encoding in family.ENCODINGS}

@@ -67,9 +67,7 @@ class Encoding:
             )
         return math.prod(shape) // self.block * self.block_bytes
 
-    def decode(
-        self, data: memoryview | bytes | U8, shape: Sequence[int], name: str = "?"
-    ) -> F32:
+    def decode(self, data: memoryview | bytes | U8, shape: Sequence[int], name: str = "?") -> F32:
         """Decode a whole tensor: its bytes → a new float32 array of ``shape``.
 
         ``data`` must be contiguous and exactly as long as ``nbytes(shape)``, else FormatError.

@@ -35,9 +35,7 @@ def signed_scale(values: F32, levels: int) -> tuple[F32, U8]:
 def scale_and_minimum(values: F32, levels: int) -> tuple[F32, U8, F32, U8]:
     """Scale and minimum that spread ``levels`` steps over a block's range, as float16."""
     m, m_bytes = half_bytes(values.min(axis=1, keepdims=True), "minimum")
-    d, d_bytes = half_bytes(
-        (values.max(axis=1, keepdims=True) - m) / np.float32(levels), "scale"
-    )
+    d, d_bytes = half_bytes((values.max(axis=1, keepdims=True) - m) / np.float32(levels), "scale")
     return d, d_bytes, m, m_bytes
 
 
