@@ -1,0 +1,59 @@
+"""Models: from a checkpoint to a ``forward`` written against ``backends.ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gristmill.backends.ops import Ops, Wanted, Weight, X
+from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.config import Config
+from gristmill.models.dense import FLAGS, Dense
+from gristmill.models.gemma3 import Gemma3
+from gristmill.types import Checkpoint, StateSpec
+
+__all__ = ["ARCHITECTURES", "Config", "Model", "build"]
+
+
+class Model(Protocol):
+    """One checkpoint's architecture: what it wants, what it remembers, what it computes."""
+
+    config: Config
+
+    def wanted(self) -> list[Wanted]:
+        """The weights to pack; ``forward`` finds them by ``Wanted.name``."""
+        ...
+
+    def states(self) -> list[StateSpec]:
+        """What each layer must remember of a sequence, by layer."""
+        ...
+
+    def forward(self, ops: Ops, weights: Mapping[str, Weight]) -> X:
+        """Logits [S, vocab] of the rows that want them."""
+        ...
+
+
+ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
+    **dict.fromkeys(FLAGS, Dense),
+    "gemma3": Gemma3,
+}
+"""Every architecture that is served, by GGUF's ``general.architecture``."""
+
+
+def build(checkpoint: Checkpoint, context: int | None = None) -> Model:
+    """The model of a checkpoint, its metadata and every tensor's shape checked.
+
+    ``context`` is the most tokens a request will have (None: all the model was made for); it
+    decides between LongRoPE's tables. Raises UnsupportedError for an architecture or feature
+    that is not served, FormatError for metadata and tensors that cannot be or disagree.
+    """
+    name = checkpoint.metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise FormatError("The file's metadata has no text 'general.architecture'.")
+    make = ARCHITECTURES.get(name)
+    if make is None:
+        raise UnsupportedError(
+            f"Models of architecture {name!r:.60} are not served; served are "
+            f"{', '.join(sorted(ARCHITECTURES))}."
+        )
+    return make(checkpoint, context)

@@ -1,0 +1,136 @@
+"""The shape of a dense decoder, read from GGUF metadata and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+
+from gristmill.backends.ops import Rope
+from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.metadata import Metadata
+from gristmill.models.rope import Style, resolve_rope
+from gristmill.types import Checkpoint
+
+_MANY = 1 << 24
+"""No dimension of a real model comes near; larger ones only overflow somewhere later."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the forward of a dense decoder needs to know. Sizes are counted in features."""
+
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    """Width between the two halves of the feed-forward network."""
+    vocab: int
+    context: int
+    """Most tokens the model was made for."""
+    eps: float
+    attention_scale: float
+    rope: Rope
+    window: int = 0
+    """Tokens a sliding-window layer sees, itself included; 0 if the model has no such layer."""
+    local: tuple[bool, ...] = ()
+    """For each layer, whether it slides."""
+    local_rope: Rope | None = None
+    """The rotation of sliding layers; None if it is the same."""
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+
+    def sliding(self, layer: int) -> bool:
+        """Whether ``layer`` sees its window only."""
+        return bool(self.local) and self.local[layer]
+
+
+def read_config(checkpoint: Checkpoint, style: Style, context: int | None) -> Config:
+    """The config of a dense decoder whose heads rotate in ``style`` ("half" or "pairs").
+
+    ``context`` is what will be served (None: all the model has); LongRoPE depends on it.
+    Raises FormatError for values that cannot be, UnsupportedError for what is not served.
+    """
+    meta = Metadata(checkpoint.metadata)
+    if meta.integer("expert_count", 0, _MANY, 0) > 0:
+        raise UnsupportedError(
+            f"This {meta.architecture} model is a mixture of experts, which is not served yet."
+        )
+    width = meta.integer("embedding_length", 1, _MANY)
+    heads = meta.uniform("attention.head_count", 1, 1 << 16)
+    kv_heads = meta.uniform("attention.head_count_kv", 1, 1 << 16, heads)
+    if heads % kv_heads:
+        raise FormatError(
+            f"{kv_heads} key heads cannot be shared evenly by {heads} query heads "
+            f"({meta.name('attention.head_count_kv')!r})."
+        )
+    head_dim = _head_dim(meta, width, heads)
+    model_context = meta.integer("context_length", 1, (1 << 31) - 1)
+    rotated = meta.integer("rope.dimension_count", 2, head_dim, head_dim)
+    if rotated % 2:
+        raise FormatError(f"{meta.name('rope.dimension_count')!r} is {rotated}; it must be even.")
+    return Config(
+        architecture=meta.architecture,
+        layers=_layers(checkpoint, meta),
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=meta.uniform("feed_forward_length", 1, _MANY),
+        vocab=_vocab(checkpoint, width),
+        context=model_context,
+        eps=meta.number("attention.layer_norm_rms_epsilon", 0.0, 1.0),
+        attention_scale=meta.number("attention.scale", 0.0, 1e6, 0.0) or head_dim**-0.5,
+        rope=resolve_rope(checkpoint, meta, rotated, style, context or model_context),
+    )
+
+
+def _head_dim(meta: Metadata, width: int, heads: int) -> int:
+    if not meta.has("attention.key_length") and width % heads:
+        raise FormatError(
+            f"The embedding's {width} features cannot be divided into {heads} heads, and "
+            f"{meta.name('attention.key_length')!r} is missing."
+        )
+    head_dim = meta.integer("attention.key_length", 2, 1 << 16, width // heads)
+    value_dim = meta.integer("attention.value_length", 1, 1 << 16, head_dim)
+    if value_dim != head_dim:
+        raise UnsupportedError(
+            f"Heads with {head_dim} key features and {value_dim} value features are not served."
+        )
+    return head_dim
+
+
+def _layers(checkpoint: Checkpoint, meta: Metadata) -> int:
+    """The number of layers, if the tensors agree with it."""
+    layers = meta.integer("block_count", 1, 4096)
+    found = {int(parts[1]) for name in checkpoint.tensors if _in_layer(parts := name.split("."))}
+    if found and max(found) >= layers or len(found) < layers:
+        raise FormatError(
+            f"{meta.name('block_count')!r} is {layers}, but the file has tensors of "
+            f"{len(found)} layers, the last of them number {max(found, default=-1)}."
+        )
+    return layers
+
+
+def _in_layer(parts: list[str]) -> bool:
+    return len(parts) > 2 and parts[0] == "blk" and parts[1].isascii() and parts[1].isdigit()
+
+
+def _vocab(checkpoint: Checkpoint, width: int) -> int:
+    """Rows of the embedding table, which every token of the tokenizer must have."""
+    table = checkpoint.tensors.get("token_embd.weight")
+    if table is None:
+        raise FormatError("The file has no tensor 'token_embd.weight', the embedding table.")
+    if len(table.shape) != 2 or table.shape[1] != width or table.shape[0] < 1:
+        raise FormatError(
+            f"'token_embd.weight' has shape {table.shape}; it must be (tokens, {width})."
+        )
+    tokens = checkpoint.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Sized) and len(tokens) > table.shape[0]:
+        raise FormatError(
+            f"The tokenizer has {len(tokens)} tokens, but 'token_embd.weight' only "
+            f"{table.shape[0]} rows."
+        )
+    return table.shape[0]

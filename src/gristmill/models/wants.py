@@ -1,0 +1,88 @@
+"""Building the list of wanted weights, with the file's tensors checked against the config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gristmill.backends.ops import Part, Wanted
+from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.rope import ROPE_TENSORS
+from gristmill.types import RawTensor
+
+_HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|attn\.rotary_emb\.inv_freq)(\.weight)?")
+"""Tensors some converters leave in that hold nothing the metadata does not say."""
+
+
+class Wants:
+    """Collects ``Wanted``s; every tensor named must exist with the shape given."""
+
+    def __init__(self, tensors: Mapping[str, RawTensor]) -> None:
+        self._tensors = tensors
+        self._used: set[str] = set()
+        self._list: list[Wanted] = []
+
+    def has(self, tensor: str) -> bool:
+        """Whether the file has the tensor."""
+        return tensor in self._tensors
+
+    def matrix(self, name: str, columns: int, *parts: tuple[str, int]) -> None:
+        """A matrix of ``parts`` (tensor, rows) stacked by rows."""
+        for tensor, rows in parts:
+            self._claim(tensor, (rows, columns))
+        self._want(name, "matrix", parts, (columns,))
+
+    def vector(self, name: str, *parts: tuple[str, int], plus: float = 0.0) -> None:
+        """A vector of ``parts`` (tensor, length) joined."""
+        for tensor, length in parts:
+            self._claim(tensor, (length,))
+        self._want(name, "vector", parts, (), plus)
+
+    def bias(self, name: str, *parts: tuple[str, int]) -> None:
+        """A vector that may be missing: all of its parts, or none."""
+        present = [self.has(tensor) for tensor, _ in parts]
+        if all(present):
+            self.vector(name, *parts)
+        elif any(present):
+            missing = parts[present.index(False)][0]
+            raise FormatError(
+                f"The file has no tensor {missing!r}, though it has others of the same layer's bias."
+            )
+
+    def finish(self, architecture: str) -> list[Wanted]:
+        """The list, if the file holds no tensor that the model would leave unused."""
+        for name in self._tensors:
+            if (
+                name not in self._used
+                and name not in ROPE_TENSORS
+                and not _HARMLESS.fullmatch(name)
+            ):
+                raise UnsupportedError(
+                    f"The file has a tensor {name!r}, which a {architecture!r} model as served "
+                    "here does not use: its answers would be wrong."
+                )
+        return self._list
+
+    def _claim(self, tensor: str, shape: tuple[int, ...]) -> None:
+        found = self._tensors.get(tensor)
+        if found is None:
+            raise FormatError(f"The file has no tensor {tensor!r}, which the model needs.")
+        if found.shape != shape:
+            raise FormatError(
+                f"Tensor {tensor!r} has shape {found.shape}; the model's metadata says {shape}."
+            )
+        self._used.add(tensor)
+
+    def _want(
+        self,
+        name: str,
+        kind: str,
+        parts: tuple[tuple[str, int], ...],
+        rest: tuple[int, ...],
+        plus: float = 0.0,
+    ) -> None:
+        rows = sum(count for _, count in parts)
+        stacked = tuple(Part(tensor) for tensor, _ in parts)
+        self._list.append(
+            Wanted(name, "matrix" if kind == "matrix" else "vector", stacked, (rows, *rest), plus)
+        )
