@@ -27,9 +27,7 @@ def test_rows_are_a_view_of_the_same_weights(name: str) -> None:
         for start, stop in [(0, 5), (1, 2), (4, 5), (2, 2), (0, shape[0] // unit)]:
             part = rows(whole, start * unit, stop * unit)
             assert part.data.obj is whole.data.obj
-            np.testing.assert_array_equal(
-                decode(part), decode(whole)[start * unit : stop * unit]
-            )
+            np.testing.assert_array_equal(decode(part), decode(whole)[start * unit : stop * unit])
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 31), (1, 33), (16, 32)])
