@@ -8,7 +8,8 @@ namespace gm::inline GM_ISA::isa {
 // Range reduction by ln 2 in two parts, then a degree-6 polynomial (Taylor with the last two
 // coefficients nudged for the half-width 0.3466).
 inline F exp(F x) {
-  x = min(max(x, set1(-104.0f)), set1(88.72f));
+  // The constant comes first: x86 returns the second operand of a pair with a NaN, so NaN stays.
+  x = min(set1(88.72f), max(set1(-104.0f), x));
   F n = round(mul(x, set1(1.44269504f)));
   F r = fma(n, set1(-0.693359375f), x);
   r = fma(n, set1(2.12194440e-4f), r);
@@ -27,6 +28,8 @@ inline F sigmoid(F x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x
 
 // 2·sigmoid(2x) − 1 loses digits near zero, where an odd series serves.
 inline F tanh(F x) {
+  // tanh(10) rounds to 1; beyond it the series, though given no weight, would overflow to NaN.
+  x = min(set1(10.0f), max(set1(-10.0f), x));
   F s = sub(mul(set1(2.0f), sigmoid(mul(set1(2.0f), x))), set1(1.0f));
   F x2 = mul(x, x);
   F t = fma(x2, set1(-17.0f / 315.0f), set1(2.0f / 15.0f));

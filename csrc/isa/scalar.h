@@ -82,7 +82,9 @@ inline F round(F a) {
   return each([&](int i) { return std::nearbyintf(a.v[i]); });
 }
 inline F ldexp(F a, F n) {
-  return each([&](int i) { return std::ldexp(a.v[i], static_cast<int>(n.v[i])); });
+  return each([&](int i) {
+    return n.v[i] == n.v[i] ? std::ldexp(a.v[i], static_cast<int>(n.v[i])) : n.v[i];
+  });
 }
 inline float sum(F a) {
   return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7]));

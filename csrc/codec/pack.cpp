@@ -1,0 +1,85 @@
+#include "pack.h"
+
+#include <cstring>
+
+#include "ggml.h"
+
+namespace gm::inline GM_ISA {
+namespace {
+
+template <class C>
+void pack_quantised_row(const uint8_t* source, uint8_t* tile, int lane, int k) {
+  using V = typename C::Values;
+  using S = typename C::Scales;
+  uint8_t *values = tile, *scales = tile + C::values_bytes(k);
+  for (int unit = 0; unit < k / C::kGranule; unit++) {
+    uint32_t codes[8 * S::kUnit];
+    UnitScales u;
+    Ggml<C>::read(source, codes, u);
+    source += Ggml<C>::kBytes;
+    S::put_head(scales, lane, u);
+    scales += S::kHead;
+    for (int b = 0; b < S::kUnit; b++) {
+      V::put(values, lane, codes + 8 * b);
+      S::put_block(scales, lane, b, u);
+      values += V::kBytes;
+      scales += S::kBlock;
+    }
+  }
+}
+
+template <class C>
+void pack_float_row(const uint8_t* source, uint8_t* tile, int lane, int k) {
+  if constexpr (std::is_same_v<C, Bf16Codec>) {
+    for (int i = 0; i < k; i++)
+      std::memcpy(tile + size_t(i / 2) * kVec + lane * 4 + (i & 1) * 2, source + 2 * i, 2);
+  } else {
+    constexpr int kBytes = C::kBytesPerK;
+    for (int i = 0; i < k; i++)
+      std::memcpy(tile + (size_t(i) * kLanes + lane) * kBytes, source + kBytes * i, kBytes);
+  }
+}
+
+template <class C>
+size_t row_bytes_of(int k) {
+  if constexpr (kIsQuantised<C>)
+    return size_t(k) / C::kGranule * Ggml<C>::kBytes;
+  else
+    return size_t(k) * C::kBytesPerK;
+}
+
+}  // namespace
+
+size_t source_row_bytes(CodecId codec, int k) {
+  return with_codec(codec, [&]<class C>() { return row_bytes_of<C>(k); });
+}
+
+int granule(CodecId codec) {
+  return with_codec(codec, []<class C>() { return C::kGranule; });
+}
+
+size_t packed_tile_bytes(CodecId codec, int k) {
+  return with_codec(codec, [&]<class C>() { return tile_bytes<C>(k); });
+}
+
+void pack(const Segment& s, const uint8_t* source, const Worker& w) {
+  with_codec(s.codec, [&]<class C>() {
+    size_t row_bytes = row_bytes_of<C>(s.k);
+    int64_t begin, end;
+    w.share(s.tiles(), 1, begin, end);
+    for (int64_t t = begin; t < end; t++) {
+      uint8_t* tile = s.data + size_t(t) * s.tile_bytes;
+      for (int lane = 0; lane < kLanes; lane++) {
+        int64_t row = t * kLanes + lane;
+        if (row >= s.rows) continue;  // fresh memory is zero
+        const uint8_t* src = source + size_t(row) * row_bytes;
+        if constexpr (kIsQuantised<C>)
+          pack_quantised_row<C>(src, tile, lane, s.k);
+        else
+          pack_float_row<C>(src, tile, lane, s.k);
+      }
+    }
+  });
+}
+
+}  // namespace gm::inline GM_ISA

@@ -1,0 +1,18 @@
+// File layout → packed tiles, once, at load.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "../family/linear.h"
+
+namespace gm::inline GM_ISA {
+
+// Bytes of one row of k weights in the file encoding that packs into this codec.
+size_t source_row_bytes(CodecId codec, int k);
+// K must be a multiple of it.
+int granule(CodecId codec);
+size_t packed_tile_bytes(CodecId codec, int k);
+// Packs this worker's share of the segment's tiles from `source` (rows of source_row_bytes).
+void pack(const Segment& segment, const uint8_t* source, const Worker& w);
+
+}  // namespace gm::inline GM_ISA

@@ -1,0 +1,134 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gm::inline GM_ISA {
+
+Act Segment::act() const {
+  return with_codec(codec, []<class C>() { return C::kAct; });
+}
+
+namespace {
+
+// Weights of a group of tiles that stay in the second-level cache while every row block of a
+// prompt meets them.
+constexpr size_t kGroupBytes = 192 * 1024;
+
+const TileFn* table_of(CodecId id) {
+  return with_codec(id, []<class C>() { return tile_table<C>(); });
+}
+
+// Tiles taken at a time: at least four turns per worker, at most what the cache holds.
+int group_tiles(const Segment& s, int workers) {
+  int by_cache = int(kGroupBytes / s.tile_bytes);
+  int by_workers = s.tiles() / (workers * 4);
+  return std::max(1, std::min(by_cache, by_workers));
+}
+
+void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
+  Act act = s.act();
+  const TileFn* table = table_of(s.codec);
+  RowBlocks blocks(args.rows, act);
+  size_t row_bytes = panel_row_bytes(act, s.k);
+  for (int b = 0; b < blocks.count; b++) {
+    int row = blocks.start(b);
+    TileCall call{&s,
+                  tile0,
+                  tile1,
+                  args.panels[int(act)] + size_t(row) * row_bytes,
+                  args.out + row * args.out_stride,
+                  args.out_stride,
+                  args.bias,
+                  args.residual ? args.residual + row * args.residual_stride : nullptr,
+                  args.residual_stride};
+    table[blocks.size(b) - 1](call);
+  }
+}
+
+}  // namespace
+
+void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter) {
+  if (args.rows == 0) return;
+  const auto& segments = *args.segments;
+  int next = counter->fetch_add(1, std::memory_order_relaxed);
+  int group = 0;
+  for (const Segment& s : segments) {
+    int step = group_tiles(s, w.count), groups = (s.tiles() + step - 1) / step;
+    while (next < group + groups) {
+      int t = (next - group) * step;
+      run_group(args, s, t, std::min(t + step, s.tiles()));
+      next = counter->fetch_add(1, std::memory_order_relaxed);
+    }
+    group += groups;
+  }
+}
+
+namespace {
+
+template <class C>
+void decode_float_row(const Segment& s, const uint8_t* tile, int lane, float* out) {
+  for (int k = 0; k < s.k; k++) {
+    if constexpr (std::is_same_v<C, F32Codec>) {
+      std::memcpy(out + k, tile + (size_t(k) * kLanes + lane) * 4, 4);
+    } else if constexpr (std::is_same_v<C, F16Codec>) {
+      uint16_t h;
+      std::memcpy(&h, tile + (size_t(k) * kLanes + lane) * 2, 2);
+      out[k] = half_to_float(h);
+    } else {
+      uint16_t h;
+      std::memcpy(&h, tile + size_t(k / 2) * kVec + lane * 4 + (k & 1) * 2, 2);
+      out[k] = bf16_to_float(h);
+    }
+  }
+}
+
+template <class C>
+void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float* out) {
+  using V = typename C::Values;
+  using S = typename C::Scales;
+  const uint8_t *values = tile, *scales = tile + C::values_bytes(s.k);
+  for (int unit = 0; unit < s.k / C::kGranule; unit++) {
+    typename S::Head head(scales);
+    scales += S::kHead;
+    for (int b = 0; b < S::kUnit; b++) {
+      alignas(64) uint8_t codes[8][kVec];
+      [&]<int... J>(std::integer_sequence<int, J...>) {
+        ((void)[&] {
+          isa::I8 v = V::template vec<J>(values);
+          std::memcpy(codes[J], &v, kVec);
+        }(), ...);
+      }
+      (std::make_integer_sequence<int, 8>{});
+      alignas(64) float scale[2][kLanes], low[2][kLanes] = {};
+      isa::store(scale[0], S::template scale<0>(head, scales));
+      isa::store(scale[1], S::template scale<S::kSub == 16>(head, scales));
+      if constexpr (S::kLow) {
+        isa::store(low[0], S::template low<0>(head, scales));
+        isa::store(low[1], S::template low<S::kSub == 16>(head, scales));
+      }
+      for (int i = 0; i < 32; i++) {
+        uint8_t byte = codes[i / 4][lane * 4 + i % 4];
+        bool is_signed = V::kWide && isa::kWideBias == 0;
+        int code = is_signed ? int(int8_t(byte)) : int(byte) - V::kOffset;
+        *out++ = scale[i / 16][lane] * float(code) + low[i / 16][lane];
+      }
+      values += V::kBytes;
+      scales += S::kBlock;
+    }
+  }
+}
+
+}  // namespace
+
+void decode_row(const Segment& s, int row, float* out) {
+  const uint8_t* tile = s.data + size_t(row / kLanes) * s.tile_bytes;
+  with_codec(s.codec, [&]<class C>() {
+    if constexpr (kIsQuantised<C>)
+      decode_quantised_row<C>(s, tile, row % kLanes, out);
+    else
+      decode_float_row<C>(s, tile, row % kLanes, out);
+  });
+}
+
+}  // namespace gm::inline GM_ISA

@@ -1,0 +1,64 @@
+// y = x · Wᵀ on packed tiles: one kernel for every codec and every number of rows.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "../codec/codec.h"
+#include "../threads.h"
+#include "panel.h"
+
+namespace gm::inline GM_ISA {
+
+// Consecutive rows of a matrix in one codec. Tiles of kLanes rows, the last one padded with
+// zeros; `out0` is the output column of its first row.
+struct Segment {
+  CodecId codec;
+  int rows;
+  int k;
+  int out0;
+  size_t tile_bytes;
+  uint8_t* data;
+  int tiles() const { return (rows + kLanes - 1) / kLanes; }
+  Act act() const;
+};
+
+struct LinearArgs {
+  const std::vector<Segment>* segments;
+  const uint8_t* panels[3];  // by Act, the formats that the segments need
+  int rows;                  // of activations
+  float* out;                // [rows, N]
+  ptrdiff_t out_stride;      // floats
+  const float* bias;         // [N] or null
+  const float* residual;     // [rows, N] or null: added to the result
+  ptrdiff_t residual_stride;
+};
+
+// Called by all workers; `counter` is an atomic at zero. The terms of an output are added in
+// one order, whatever the rows, tiles and workers.
+void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter);
+
+// Decodes row `row` of a segment into k floats (for embeddings).
+void decode_row(const Segment& segment, int row, float* out);
+
+// One micro-kernel call: tiles [tile0, tile1) of a segment times one row block.
+struct TileCall {
+  const Segment* segment;
+  int tile0, tile1;
+  const uint8_t* panel;  // of the row block
+  float* out;            // first row of the block
+  ptrdiff_t out_stride;
+  const float* bias;
+  const float* residual;
+  ptrdiff_t residual_stride;
+};
+using TileFn = void (*)(const TileCall&);
+constexpr int kMostRows =
+    isa::kMaxRows > isa::kMaxFloatRows ? isa::kMaxRows : isa::kMaxFloatRows;
+// [rows - 1], for the float codecs, the 8-to-5-bit and the other quantised ones (three
+// translation units, so that a build uses its cores).
+template <class C>
+const TileFn* tile_table();
+
+}  // namespace gm::inline GM_ISA

@@ -1,0 +1,189 @@
+// The micro-kernels: a tile of kLanes weight rows times MR rows of activations.
+#pragma once
+#include <array>
+#include <utility>
+
+#include "linear.h"
+
+namespace gm::inline GM_ISA {
+
+// fn.operator()<0>() … fn.operator()<N-1>(), unrolled.
+template <int N, class Fn>
+[[gnu::always_inline]] inline void unroll(Fn&& fn) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (fn.template operator()<I>(), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
+
+// ia[m] += codes of groups First … First + N - 1 times the activations of row m.
+template <class V, int MR, int First, int N>
+[[gnu::always_inline]] inline void block_dot(isa::I32 (&ia)[MR], const uint8_t* values,
+                                             const uint8_t* panel) {
+  unroll<N>([&]<int I>() __attribute__((always_inline)) {
+    constexpr int J = First + I;
+    isa::I8 w = V::template vec<J>(values);
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      const uint8_t* a = panel + (J * MR + M) * 4;
+      ia[M] = V::kWide ? isa::dot_wide(ia[M], w, a) : isa::dot(ia[M], w, a);
+    });
+  });
+}
+
+template <class C, int MR>
+struct QuantisedTile {
+  using V = typename C::Values;
+  using S = typename C::Scales;
+  static constexpr int kSubs = 32 / S::kSub;
+
+  // One sub-block of kSub weights: integer sum, then one multiply-add per row.
+  template <int Sub>
+  [[gnu::always_inline]] static void sub_block(isa::F (&acc)[MR], const typename S::Head& head,
+                                               const uint8_t* values, const uint8_t* scales,
+                                               const uint8_t* panel) {
+    constexpr int kGroups = S::kSub / 4;
+    const uint8_t* words = panel + 8 * MR * 4;
+    constexpr int kStart = kSubs == 1 ? kStart32 : kStart16 + Sub;
+    isa::I32 ia[MR];
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      if constexpr (V::kOffset == 0)
+        ia[M] = isa::zero_i32();
+      else if constexpr (V::kOffset == 128)
+        ia[M] = isa::load1_i32(words + (kStart * MR + M) * 4);
+      else
+        ia[M] = isa::template sar<7 - log2_of(V::kOffset)>(
+            isa::load1_i32(words + (kStart * MR + M) * 4));
+    });
+    block_dot<V, MR, Sub * kGroups, kGroups>(ia, values, panel);
+    isa::F scale = S::template scale<Sub>(head, scales);
+    const float* f = reinterpret_cast<const float*>(words);
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      acc[M] = isa::fma(isa::mul(isa::to_f(ia[M]), scale), isa::set1(f[kScale * MR + M]), acc[M]);
+    });
+    if constexpr (S::kLow) {
+      constexpr int kSum = kSubs == 1 ? kSum32 : kSum16 + Sub;
+      isa::F low = S::template low<Sub>(head, scales);
+      unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+        acc[M] = isa::fma(low, isa::set1(f[kSum * MR + M]), acc[M]);
+      });
+    }
+  }
+
+  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+    const uint8_t* values = tile;
+    const uint8_t* scales = tile + C::values_bytes(k);
+    for (int unit = 0; unit < k / C::kGranule; unit++) {
+      typename S::Head head(scales);
+      scales += S::kHead;
+      for (int b = 0; b < S::kUnit; b++) {
+        unroll<kSubs>([&]<int Sub>() __attribute__((always_inline)) {
+          sub_block<Sub>(acc, head, values, scales, panel);
+        });
+        values += V::kBytes;
+        scales += S::kBlock;
+        panel += kPanelWords * MR * 4;
+      }
+    }
+  }
+};
+
+// Even and odd k are summed apart, so that two chains of multiply-adds run at once.
+template <class C, int MR>
+struct FloatTile {
+  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+    isa::F odd[MR];
+    unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
+    const float* a = reinterpret_cast<const float*>(panel);
+    for (int i = 0; i < k; i += 2) {
+      isa::F w0, w1;
+      load2(tile, w0, w1);
+      unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+        acc[M] = isa::fma(w0, isa::set1(a[M]), acc[M]);
+      });
+      unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+        odd[M] = isa::fma(w1, isa::set1(a[MR + M]), odd[M]);
+      });
+      a += 2 * MR;
+      tile += 2 * kLanes * C::kBytesPerK;
+    }
+    unroll<MR>([&]<int M>() { acc[M] = isa::add(acc[M], odd[M]); });
+  }
+
+  [[gnu::always_inline]] static void load2(const uint8_t* p, isa::F& w0, isa::F& w1) {
+    if constexpr (std::is_same_v<C, F32Codec>) {
+      w0 = isa::load(reinterpret_cast<const float*>(p));
+      w1 = isa::load(reinterpret_cast<const float*>(p) + kLanes);
+    } else if constexpr (std::is_same_v<C, F16Codec>) {
+      w0 = isa::load_f16(reinterpret_cast<const uint16_t*>(p));
+      w1 = isa::load_f16(reinterpret_cast<const uint16_t*>(p) + kLanes);
+    } else {
+      isa::I8 w = isa::load_i8(p);
+      w0 = isa::even_bf16(w);
+      w1 = isa::odd_bf16(w);
+    }
+  }
+};
+
+template <int MR>
+struct Bf16DotTile {
+  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+    isa::F odd[MR];
+    unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
+    int pairs = (k + 1) / 2, i = 0;
+    for (; i + 2 <= pairs; i += 2) {
+      isa::I8 w0 = isa::load_i8(tile), w1 = isa::load_i8(tile + kVec);
+      unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+        acc[M] = isa::dot_bf16(acc[M], w0, panel + M * 4);
+      });
+      unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+        odd[M] = isa::dot_bf16(odd[M], w1, panel + (MR + M) * 4);
+      });
+      tile += 2 * kVec;
+      panel += 2 * MR * 4;
+    }
+    if (i < pairs) {
+      isa::I8 w0 = isa::load_i8(tile);
+      unroll<MR>([&]<int M>() { acc[M] = isa::dot_bf16(acc[M], w0, panel + M * 4); });
+    }
+    unroll<MR>([&]<int M>() { acc[M] = isa::add(acc[M], odd[M]); });
+  }
+};
+
+template <class C, int MR>
+void run_tiles(const TileCall& call) {
+  const Segment& s = *call.segment;
+  for (int t = call.tile0; t < call.tile1; t++) {
+    const uint8_t* tile = s.data + size_t(t) * s.tile_bytes;
+    isa::F acc[MR];
+    unroll<MR>([&]<int M>() { acc[M] = isa::zero(); });
+    if constexpr (kIsQuantised<C>)
+      QuantisedTile<C, MR>::sum(acc, tile, call.panel, s.k);
+    else if constexpr (C::kAct == Act::bf16)
+      Bf16DotTile<MR>::sum(acc, tile, call.panel, s.k);
+    else
+      FloatTile<C, MR>::sum(acc, tile, call.panel, s.k);
+    int n = s.rows - t * kLanes, col = s.out0 + t * kLanes;
+    if (n > kLanes) n = kLanes;
+    unroll<MR>([&]<int M>() {
+      isa::F y = acc[M];
+      if (call.bias) y = isa::add(y, isa::load_n(call.bias + col, n));
+      if (call.residual)
+        y = isa::add(y, isa::load_n(call.residual + M * call.residual_stride + col, n));
+      isa::store_n(call.out + M * call.out_stride + col, y, n);
+    });
+  }
+}
+
+template <class C>
+const TileFn* make_tile_table() {
+  constexpr int kRows = C::kAct == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows;
+  static constexpr auto kTable = []<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<TileFn, sizeof...(I)>{run_tiles<C, I + 1>...};
+  }
+  (std::make_integer_sequence<int, kRows>{});
+  return kTable.data();
+}
+
+}  // namespace gm::inline GM_ISA
