@@ -1,0 +1,137 @@
+"""One answer as it grows: deltas in, reasoning and content out, the same streamed or whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from gristmill.errors import EngineError, OverloadError
+from gristmill.serve.bridge import Ticket
+from gristmill.serve.metrics import Metrics
+from gristmill.serve.protocol import ReasoningParser
+from gristmill.types import Delta, FinishReason, Timings, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What some deltas added to an answer."""
+
+    reasoning: str
+    content: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass
+class Answer:
+    """One choice. Everything a reply needs, streamed or not, is read from here."""
+
+    index: int
+    prompt_tokens: int
+    parser: ReasoningParser | None = None
+    reasoning: list[str] = field(default_factory=list[str])
+    content: list[str] = field(default_factory=list[str])
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish: FinishReason | None = None
+    stopped_by: str | int | None = None
+    timings: Timings | None = None
+    last_at: float | None = None
+    first_at: float | None = None
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far, the one that ended the answer included."""
+        counted = self.timings.generated_tokens if self.timings else 0
+        return max(counted, len(self.tokens))
+
+    def feed(self, delta: Delta) -> Part:
+        """Takes a delta in and says what it added."""
+        reasoning, content = "", delta.text
+        if self.parser is not None:
+            reasoning, content = self.parser.feed(delta.text)
+            if delta.finish is not None:
+                more_reasoning, more_content = self.parser.finish()
+                reasoning, content = reasoning + more_reasoning, content + more_content
+        if reasoning:
+            self.reasoning.append(reasoning)
+        if content:
+            self.content.append(content)
+        self.tokens.extend(delta.tokens)
+        self.logprobs.extend(delta.logprobs)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if delta.finish is not None:
+            self.finish, self.stopped_by = delta.finish, delta.stopped_by
+            self.timings = delta.timings
+        return Part(reasoning, content, delta.tokens, delta.logprobs)
+
+
+@dataclass
+class Group:
+    """All answers of one HTTP request, by the engine request that computes them."""
+
+    answers: list[Answer]
+    bases: dict[str, int]
+    """Engine request id → index of its first answer."""
+    metrics: Metrics
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every answer has ended."""
+        return all(answer.finish is not None for answer in self.answers)
+
+    def feed(self, delta: Delta) -> tuple[Answer, Part]:
+        """Hands a delta to its answer. Raises when it says that the answer failed."""
+        answer = self.answers[self.bases[delta.request_id] + delta.index]
+        if delta.finish == "error":
+            raise EngineError(delta.error or "The engine could not finish the answer.")
+        if delta.finish == "abort":
+            raise OverloadError(delta.error or "The answer was cut off: the server is closing.")
+        part = answer.feed(delta)
+        self._measure(answer, delta)
+        return answer, part
+
+    def _measure(self, answer: Answer, delta: Delta) -> None:
+        now = time.monotonic()
+        if delta.tokens:
+            if answer.last_at is None:
+                answer.first_at = now
+                self.metrics.first_token(now - self.started)
+            else:
+                self.metrics.next_tokens(now - answer.last_at, len(delta.tokens))
+            answer.last_at = now
+        if delta.finish is not None:
+            self.metrics.finished(delta.finish, now - self.started, delta.timings)
+
+    async def whole(self, ticket: Ticket) -> None:
+        """Waits until every answer is complete."""
+        while not self.finished:
+            for delta in await ticket.batch():
+                self.feed(delta)
+
+
+Write = Callable[[Answer, Part, bool], Sequence[object]]
+"""Makes the chunks for a part; the flag says that the answer has ended with it."""
+
+
+async def chunks(
+    group: Group, ticket: Ticket, first: list[Delta], write: Write, keep_alive: float
+) -> AsyncIterator[list[object] | None]:
+    """The chunks of a stream, batch by batch; None where a sign of life is due."""
+    batch = first
+    while True:
+        if batch:
+            made: list[object] = []
+            for delta in batch:
+                answer, part = group.feed(delta)
+                made.extend(write(answer, part, delta.finish is not None))
+            yield made
+        else:
+            yield None
+        if group.finished:
+            return
+        batch = await ticket.batch(keep_alive)

@@ -1,0 +1,108 @@
+"""The ASGI app: routes in one table, and the layers every request passes.
+
+From the outside in: date and unexpected errors, CORS (only if origins are allowed), the API
+key, the router. The key's layer knows no routes, so none can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import Any
+
+import gristmill
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gristmill.serve import errors, status, tokens
+from gristmill.serve.auth import ApiKey
+from gristmill.serve.openai import chat, completions, models
+from gristmill.serve.state import State
+
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+_GET: tuple[tuple[str, Handler], ...] = (
+    ("/health", status.health),
+    ("/v1/health", status.health),
+    ("/ping", status.health),
+    ("/version", status.version),
+    ("/metrics", status.metrics),
+    ("/v1/models", models.list_models),
+    ("/models", models.list_models),
+    ("/v1/models/{model_id:path}", models.show_model),
+)
+_POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
+    ("/v1/chat/completions", chat.chat_completions, chat.ChatFields),
+    ("/chat/completions", chat.chat_completions, chat.ChatFields),
+    ("/v1/completions", completions.completions, completions.CompletionFields),
+    ("/tokenize", tokens.tokenize, tokens.TokenizeFields),
+    ("/detokenize", tokens.detokenize, tokens.DetokenizeFields),
+    ("/ping", status.health, None),
+)
+
+
+def create_app(state: State) -> FastAPI:
+    """The app around ``state``; it answers 503 until ``state.served`` is there."""
+    layers = [Middleware(Dated), Middleware(errors.Unexpected)]
+    if state.options.allowed_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(state.options.allowed_origins),
+                allow_methods=["*"],
+                allow_headers=["*"],
+            )
+        )
+    if state.options.api_keys:
+        layers.append(Middleware(ApiKey, keys=state.options.api_keys))
+    app = FastAPI(
+        title="gristmill",
+        version=gristmill.__version__,
+        docs_url=None,
+        redoc_url=None,
+        middleware=layers,
+    )
+    app.state.gristmill = state
+    errors.install(app)
+    for path, handler in _GET:
+        app.add_api_route(path, handler, methods=["GET", "HEAD"], response_model=None)
+    for path, handler, body in _POST:
+        app.add_api_route(
+            path, handler, methods=["POST"], response_model=None, openapi_extra=_schema(body)
+        )
+    return app
+
+
+def _schema(body: type[BaseModel] | None) -> dict[str, Any] | None:
+    """What ``/openapi.json`` says of a body that the route reads and checks itself."""
+    if body is None:
+        return None
+    content = {"application/json": {"schema": body.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+class Dated:
+    """ASGI middleware: the ``Date`` header, made when a response is and not by a timer.
+
+    uvicorn makes it ten times a second, which keeps an idle process awake.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Adds the header to the response's start."""
+
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                headers.append((b"date", formatdate(usegmt=True).encode()))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self.app(scope, receive, dated)

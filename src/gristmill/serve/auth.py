@@ -1,0 +1,52 @@
+"""The API key: deny by default, every route but ``/health``, compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gristmill.errors import AuthError
+from gristmill.serve.errors import error_response
+
+OPEN_PATHS = frozenset({"/health"})
+
+
+class ApiKey:
+    """ASGI middleware that lets a request through only with one of ``keys``.
+
+    The key comes as ``Authorization: Bearer KEY`` or as ``x-api-key: KEY``. It stands outside
+    the router, so a route added later, an unknown path and OPTIONS are all covered.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self.app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers 401, or passes the call on."""
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._allowed(scope):
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        error = AuthError("This server needs an API key: send 'Authorization: Bearer <key>'.")
+        await error_response(error)(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        given = b""
+        for name, value in scope["headers"]:
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                given = value[7:].strip()
+            elif name == b"x-api-key" and not given:
+                given = value.strip()
+        digest = _digest(given)
+        # Every key is compared, so that the time says nothing of which one nearly matched.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,175 @@
+"""Thread hop two: deltas from the engine's thread to the event loop, and aborts back.
+
+A step may hand out a hundred deltas. They are put in one queue and the loop is woken once;
+whatever has come by then is delivered together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from starlette.types import Receive
+
+from gristmill.errors import GristmillError
+from gristmill.serve.protocol import Engine
+from gristmill.types import Delta, Request
+
+
+class ClientGone(Exception):
+    """The client closed its connection: nobody is left to answer."""
+
+
+class Ticket:
+    """The engine requests behind one HTTP request. Lives on the event loop.
+
+    ``close`` must be called however the answer ends; it aborts what still runs.
+    """
+
+    def __init__(self, bridge: Bridge, engine: Engine) -> None:
+        self._bridge = bridge
+        self._engine = engine
+        self._open: dict[str, int] = {}
+        self._arrived: list[Delta] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queues all requests at the engine, or none: raises what the engine raises."""
+        self._bridge.tickets.add(self)
+        try:
+            for request in requests:
+                self._open[request.id] = request.n
+                self._engine.submit(request, self._sink)
+        except BaseException:
+            self._open.pop(request.id, None)  # pyright: ignore[reportPossiblyUnbound]
+            self.close()
+            raise
+
+    def _sink(self, delta: Delta) -> None:
+        self._bridge.post(self, delta)
+
+    def watch(self, receive: Receive) -> None:
+        """Begins to look for the client's going away."""
+        self._watcher = asyncio.create_task(self._watch(receive))
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.fail(ClientGone())
+
+    async def batch(self, timeout: float | None = None) -> list[Delta]:
+        """The deltas that have come, at least one; empty after ``timeout`` seconds of silence.
+
+        Raises: ClientGone, or the error the answer was ended with (shutdown).
+        """
+        if not self._arrived and self._error is None:
+            loop = asyncio.get_running_loop()
+            waiter = self._waiter = loop.create_future()
+            timer = None if timeout is None else loop.call_later(timeout, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        if self._error is not None:
+            raise self._error
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def feed(self, delta: Delta) -> None:
+        """A delta has come (called by the bridge)."""
+        if delta.finish is not None and delta.request_id in self._open:
+            self._open[delta.request_id] -= 1
+            if self._open[delta.request_id] <= 0:
+                del self._open[delta.request_id]
+        self._arrived.append(delta)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the answer with an error and frees the engine of it."""
+        if self._error is None:
+            self._error = error
+        self._abort()
+        self._wake()
+
+    def close(self) -> None:
+        """Aborts what still runs and forgets the request."""
+        self._abort()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        self._bridge.forget(self)
+
+    def _abort(self) -> None:
+        for request_id in self._open:
+            self._engine.abort(request_id)
+        self._open.clear()
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            _wake(self._waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Bridge:
+    """All open tickets, and the queue their deltas come through."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.tickets: set[Ticket] = set()
+        self._loop = loop
+        self._queue: deque[tuple[Ticket, Delta]] = deque()
+        self._scheduled = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def post(self, ticket: Ticket, delta: Delta) -> None:
+        """Called on the engine's thread. Only appends, and wakes the loop if it sleeps."""
+        self._queue.append((ticket, delta))
+        if not self._scheduled:
+            self._scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop has closed: the process is ending
+                self._queue.clear()
+
+    def _deliver(self) -> None:
+        # Cleared first: a delta appended from here on finds it False and schedules anew.
+        self._scheduled = False
+        while self._queue:
+            ticket, delta = self._queue.popleft()
+            ticket.feed(delta)
+
+    def open(self, engine: Engine) -> Ticket:
+        """A ticket for one HTTP request."""
+        return Ticket(self, engine)
+
+    def forget(self, ticket: Ticket) -> None:
+        """The ticket is closed."""
+        self.tickets.discard(ticket)
+        if not self.tickets and self._idle is not None:
+            _wake(self._idle)
+
+    def tell_all(self, error: GristmillError) -> None:
+        """Ends every running answer with ``error``."""
+        for ticket in list(self.tickets):
+            ticket.fail(error)
+
+    async def idle(self, timeout: float) -> bool:
+        """Waits until no answer runs; False when ``timeout`` seconds were not enough."""
+        if not self.tickets:
+            return True
+        self._idle = self._loop.create_future()
+        try:
+            await asyncio.wait_for(self._idle, timeout)
+        except TimeoutError:
+            return False
+        finally:
+            self._idle = None
+        return True

@@ -1,0 +1,120 @@
+"""Errors as the clients of every dialect expect them: ``{"error": {code, message, type, param}}``."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gristmill.errors import ContextError, GristmillError, OverloadError, RequestError
+
+log = logging.getLogger("gristmill.serve")
+
+_HTTP_KINDS = {401: "authentication_error", 404: "not_found_error", 503: "unavailable_error"}
+
+
+class TooLargeError(RequestError):
+    """The request's body is longer than ``Options.max_body_bytes``."""
+
+    status = 413
+
+
+class TimeoutRequestError(RequestError):
+    """The client stopped sending in the middle of its body."""
+
+    status = 408
+
+
+def error_body(error: BaseException) -> dict[str, object]:
+    """The JSON object for an error; nothing of an unexpected one but that it happened."""
+    if not isinstance(error, GristmillError):
+        return _body(500, "The server hit an unexpected error; its log says more.", "server_error")
+    param = error.param if isinstance(error, RequestError) else None
+    body = _body(error.status, str(error), error.kind, param)
+    if isinstance(error, ContextError):
+        inner = body["error"]
+        assert isinstance(inner, dict)
+        inner["n_prompt_tokens"] = error.prompt_tokens
+        inner["n_ctx"] = error.context
+    return body
+
+
+def _body(code: int, message: str, kind: str, param: str | None = None) -> dict[str, object]:
+    return {"error": {"code": code, "message": message, "type": kind, "param": param}}
+
+
+def dumps(value: object) -> bytes:
+    """Compact UTF-8 JSON. Refuses NaN and infinities, which JSON has no word for."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+class JsonResponse(Response):
+    """A response with a JSON body."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """Encodes the body."""
+        return dumps(content)
+
+
+def error_response(error: BaseException) -> JsonResponse:
+    """The whole answer for an error that came before any other answer."""
+    status = error.status if isinstance(error, GristmillError) else 500
+    headers: dict[str, str] = {}
+    if isinstance(error, OverloadError):
+        headers["Retry-After"] = str(error.retry_after)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (408, 413):
+        headers["Connection"] = "close"
+    return JsonResponse(error_body(error), status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Makes the app answer every error in the one shape."""
+
+    async def typed(_request: Request, error: Exception) -> Response:
+        return error_response(error)
+
+    async def http(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = _HTTP_KINDS.get(error.status_code, "invalid_request_error")
+        message = "No such route." if error.status_code == 404 else str(error.detail)
+        if error.status_code == 405:
+            message = "This route does not take that method."
+        return JsonResponse(
+            _body(error.status_code, message, kind), error.status_code, error.headers
+        )
+
+    app.add_exception_handler(GristmillError, typed)
+    app.add_exception_handler(HTTPException, http)
+
+
+class Unexpected:
+    """ASGI middleware: an exception nobody expected is logged and answered as a plain 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the call on; answers only if nothing was sent yet."""
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception as error:
+            log.exception("unexpected error in %s", scope.get("path"))
+            if begun or scope["type"] != "http":
+                raise
+            await error_response(error)(scope, receive, send)

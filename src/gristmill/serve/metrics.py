@@ -1,0 +1,220 @@
+"""``/metrics``: the engine's counters read when asked, and histograms of finished answers.
+
+Names are vLLM's and llama-server's where the meaning is the same, ``gristmill:`` otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gristmill.types import FinishReason, Timings
+
+if TYPE_CHECKING:
+    from gristmill.serve.protocol import EngineStats, HistogramView, Served
+
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 10)
+_LONG = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One metric read from a field of the engine's stats."""
+
+    name: str
+    field: str
+    text: str
+    counter: bool = False
+
+
+# A field that the engine does not report (yet) leaves its metric out: never a made-up zero.
+_ROWS = (
+    _Row("vllm:num_requests_running", "running", "Requests being computed."),
+    _Row("vllm:num_requests_waiting", "waiting", "Requests in the queue."),
+    _Row("vllm:kv_cache_usage_perc", "kv_usage", "Share of KV blocks in use, 0 to 1."),
+    _Row("vllm:prefix_cache_queries", "prefix_queries", "Prompt tokens looked up.", True),
+    _Row("vllm:prefix_cache_hits", "prefix_hits", "Prompt tokens found cached.", True),
+    _Row("vllm:num_preemptions", "preemptions", "Requests put back for want of room.", True),
+    _Row("vllm:prompt_tokens", "prompt_tokens", "Prompt tokens computed.", True),
+    _Row("vllm:generation_tokens", "generated_tokens", "Tokens generated.", True),
+    _Row("vllm:spec_decode_num_drafts", "drafts", "Drafts tried.", True),
+    _Row("vllm:spec_decode_num_draft_tokens", "draft_tokens", "Tokens drafted.", True),
+    _Row("vllm:spec_decode_num_accepted_tokens", "draft_accepted", "Draft tokens kept.", True),
+    _Row("llamacpp:prompt_tokens", "prompt_tokens", "Prompt tokens computed.", True),
+    _Row("llamacpp:tokens_predicted", "generated_tokens", "Tokens generated.", True),
+    _Row("llamacpp:requests_processing", "running", "Requests being computed."),
+    _Row("llamacpp:requests_deferred", "waiting", "Requests in the queue."),
+    _Row("gristmill:steps", "steps", "Steps computed.", True),
+    _Row("gristmill:computed_tokens", "computed_tokens", "Tokens through the model.", True),
+    _Row("gristmill:model_seconds", "model_seconds", "Seconds the back end computed.", True),
+    _Row("gristmill:kv_bytes", "kv_bytes", "Bytes of memory taken for KV."),
+    _Row("gristmill:kv_bytes_limit", "kv_bytes_limit", "Bytes that KV may grow to."),
+    _Row("gristmill:weights_bytes", "weights_bytes", "Bytes held by packed weights."),
+)
+_HISTOGRAMS = (
+    _Row("vllm:iteration_tokens_total", "step_tokens", "Tokens computed in a step."),
+    _Row("gristmill:step_seconds", "step_seconds", "Seconds that a step took."),
+)
+
+
+class Metrics:
+    """The server's registry: one per app, so tests do not share counters."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._served: Served | None = None
+        self._prefill_s = 0.0
+        self._prefill_tokens = 0
+        self._decode_s = 0.0
+        self._decode_tokens = 0
+        self.registry.register(_EngineCollector(self))
+
+        def seconds(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, ("model_name",), registry=self.registry, buckets=buckets)
+
+        self._first = seconds(
+            "vllm:time_to_first_token_seconds", "From the request to its first token.", _LONG
+        )
+        self._between = seconds(
+            "vllm:inter_token_latency_seconds", "From one token to the next.", _SHORT
+        )
+        self._per_token = seconds(
+            "vllm:request_time_per_output_token_seconds", "A request's mean of it.", _SHORT
+        )
+        self._whole = seconds("vllm:e2e_request_latency_seconds", "The whole request.", _LONG)
+        self._queue = seconds("vllm:request_queue_time_seconds", "Waiting in the queue.", _LONG)
+        self._prefill = seconds("vllm:request_prefill_time_seconds", "Reading the prompt.", _LONG)
+        self._decode = seconds("vllm:request_decode_time_seconds", "Writing the answer.", _LONG)
+        self._prompt = seconds("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self._generated = seconds("vllm:request_generation_tokens", "Tokens of an answer.", _TOKENS)
+        self._done = Counter(
+            "vllm:request_success",
+            "Answers finished, by reason.",
+            ("model_name", "finished_reason"),
+            registry=self.registry,
+        )
+
+    @property
+    def served(self) -> Served | None:
+        """The model the numbers are of."""
+        return self._served
+
+    def attach(self, served: Served) -> None:
+        """The model is loaded: its engine is asked from now on."""
+        self._served = served
+
+    @property
+    def label(self) -> str:
+        """The value of ``model_name``."""
+        return self._served.names[0] if self._served else ""
+
+    def first_token(self, seconds: float) -> None:
+        """An answer's first token came ``seconds`` after its request."""
+        self._first.labels(self.label).observe(seconds)
+
+    def next_tokens(self, seconds: float, count: int) -> None:
+        """``count`` more tokens came ``seconds`` after the one before."""
+        between = self._between.labels(self.label)
+        for _ in range(count):
+            between.observe(seconds / count)
+
+    def finished(self, reason: FinishReason, seconds: float, timings: Timings | None) -> None:
+        """An answer ended, ``seconds`` after its request."""
+        self._done.labels(self.label, reason).inc()
+        self._whole.labels(self.label).observe(seconds)
+        if timings is None:
+            return
+        self._queue.labels(self.label).observe(timings.queue_s)
+        self._prefill.labels(self.label).observe(timings.prefill_s)
+        self._decode.labels(self.label).observe(timings.decode_s)
+        self._prompt.labels(self.label).observe(timings.prompt_tokens)
+        self._generated.labels(self.label).observe(timings.generated_tokens)
+        if timings.generated_tokens > 1:
+            mean = timings.decode_s / (timings.generated_tokens - 1)
+            self._per_token.labels(self.label).observe(mean)
+        self._prefill_s += timings.prefill_s
+        self._prefill_tokens += timings.prompt_tokens - timings.cached_tokens
+        self._decode_s += timings.decode_s
+        self._decode_tokens += timings.generated_tokens
+
+    def rates(self) -> tuple[float, float]:
+        """Tokens per second of finished answers: prompts, generation."""
+        prompt = self._prefill_tokens / self._prefill_s if self._prefill_s else 0.0
+        generated = self._decode_tokens / self._decode_s if self._decode_s else 0.0
+        return prompt, generated
+
+    def text(self) -> bytes:
+        """The whole page, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's snapshot when Prometheus asks, and not a moment sooner."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is known before the model is there."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One family a row."""
+        served = self._metrics.served
+        if served is None:
+            return
+        stats = served.engine.stats()
+        for row in _ROWS:
+            value = getattr(stats, row.field, None)
+            if value is not None:
+                yield _family(row, self._metrics.label, float(value))
+        for row in _HISTOGRAMS:
+            view = getattr(stats, row.field, None)
+            if view is not None:
+                yield _histogram(row, self._metrics.label, view)
+        yield from _derived(stats, self._metrics)
+
+
+def _family(row: _Row, model: str, value: float) -> Metric:
+    labels = [] if row.name.startswith("llamacpp:") else ["model_name"]
+    kind = CounterMetricFamily if row.counter else GaugeMetricFamily
+    family = kind(row.name, row.text, labels=labels)
+    family.add_metric([model] if labels else [], value)
+    return family
+
+
+def _histogram(row: _Row, model: str, view: HistogramView) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    seen = 0
+    for bound, count in zip((*view.bounds, float("inf")), view.counts, strict=True):
+        seen += count
+        buckets.append((floatToGoString(bound), seen))
+    family = HistogramMetricFamily(row.name, row.text, labels=["model_name"])
+    family.add_metric([model], buckets, view.total)
+    return family
+
+
+def _derived(stats: EngineStats, metrics: Metrics) -> Iterable[Metric]:
+    prompt, generated = metrics.rates()
+    yield GaugeMetricFamily("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", prompt)
+    yield GaugeMetricFamily(
+        "llamacpp:predicted_tokens_seconds", "Generated tokens per second.", generated
+    )
+    steps = getattr(stats, "steps", 0)
+    busy = getattr(stats, "step_sequences", 0)
+    if steps:
+        yield GaugeMetricFamily(
+            "llamacpp:n_busy_slots_per_decode", "Mean sequences in a step.", busy / steps
+        )

@@ -1,0 +1,1 @@
+"""The OpenAI dialect, with the extra fields of vLLM and llama-server."""

@@ -1,0 +1,240 @@
+"""``POST /v1/completions``: raw text in, its continuation out. Special tokens are parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gristmill.errors import RequestError
+from gristmill.serve.answers import Answer, Group, Part, Write
+from gristmill.serve.fields import Flag, Whole
+from gristmill.serve.limits import read_object
+from gristmill.serve.openai.logprobs import completion_form, prompt_form
+from gristmill.serve.openai.run import Job, extras, new_id, now, reply, usage_chunk
+from gristmill.serve.openai.usage import timings, usage
+from gristmill.serve.protocol import Prompt, Served
+from gristmill.serve.requests import (
+    MAX_LOGPROBS,
+    Generation,
+    refuse_unsupported,
+    sampling,
+    truncate,
+)
+from gristmill.serve.state import State
+from gristmill.types import TokenLogprob
+
+MAX_PROMPTS = 256
+KIND = "text_completion"
+
+
+class CompletionFields(Generation):
+    """The body."""
+
+    prompt: Any
+    echo: Flag = False
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_special_tokens: Flag = True
+
+
+def prompts(value: object, served: Served, add_special: bool) -> list[tuple[int, ...]]:
+    """OpenAI's four forms: a text, ids, a list of texts, a list of lists of ids.
+
+    Raises: RequestError for anything else, for ids beyond the vocabulary and for too many.
+    """
+    if isinstance(value, str):
+        return [_encode(value, served, add_special)]
+    if not isinstance(value, list) or not value:
+        raise RequestError(
+            "'prompt' must be a string, a list of token ids, or a list of either.", "prompt"
+        )
+    items: list[object] = value  # pyright: ignore[reportUnknownVariableType]
+    if _is_id(items[0]):
+        return [_ids(items, served)]
+    if len(items) > MAX_PROMPTS:
+        raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
+    found: list[tuple[int, ...]] = []
+    for item in items:
+        if isinstance(item, str):
+            found.append(_encode(item, served, add_special))
+        elif isinstance(item, list):
+            found.append(_ids(item, served))  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            raise RequestError("'prompt' must not mix texts and token ids.", "prompt")
+    return found
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _encode(text: str, served: Served, add_special: bool) -> tuple[int, ...]:
+    ids = served.tokenizer.encode(text, add_special=add_special, parse_special=True)
+    if not ids:
+        raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
+    return tuple(ids)
+
+
+def _ids(items: Sequence[object], served: Served) -> tuple[int, ...]:
+    vocab = served.tokenizer.vocab_size
+    if not items:
+        raise RequestError("'prompt' holds an empty list of token ids.", "prompt")
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocab:
+            raise RequestError(
+                f"'prompt' must hold token ids from 0 to {vocab - 1}.", "prompt"
+            )
+    return tuple(items)  # pyright: ignore[reportReturnType]
+
+
+async def completions(http: HttpRequest) -> Response:
+    """Continues one prompt or several."""
+    state: State = http.app.state.gristmill
+    state.ready()
+    body = await read_object(http, state.options.max_body_bytes)
+    refuse_unsupported(body)
+    fields = CompletionFields.parse(body)
+    served, model = state.model(fields.model)
+    # The prompt's own log-probabilities are a part of the reply to an echo.
+    asked = fields
+    if fields.echo and fields.logprobs is not None:
+        if fields.stream:
+            raise RequestError("'echo' with 'logprobs' cannot be streamed.", "echo")
+        if fields.prompt_logprobs is None:
+            asked = fields.model_copy(update={"prompt_logprobs": fields.logprobs})
+    chosen = sampling(asked, served, fields.logprobs)
+
+    def tokenise(value: object) -> list[tuple[int, ...]]:
+        return prompts(value, served, fields.add_special_tokens)
+
+    ids = await state.in_worker(tokenise, fields.prompt)
+    made = [Prompt(truncate(each, fields, served.context)) for each in ids]
+    job = Job(state, served, fields, model, new_id("cmpl", fields), made, chosen, now())
+    shape = _Shape(job, fields)
+    return await reply(http, job, shape.writer, shape.whole, shape.ending)
+
+
+class _Shape:
+    """Makes the bodies and chunks of one completion."""
+
+    def __init__(self, job: Job, fields: CompletionFields) -> None:
+        self.job = job
+        self.fields = fields
+        self.tokenizer = job.served.tokenizer
+        self._echoes: dict[int, str] = {}
+
+    def _echo(self, answer: Answer) -> str:
+        """The prompt's text, as its tokens say it."""
+        if not self.fields.echo:
+            return ""
+        which = answer.index // self.fields.n
+        if which not in self._echoes:
+            ids = self.job.prompts[which].ids
+            self._echoes[which] = self.tokenizer.decode(ids, skip_special=True)
+        return self._echoes[which]
+
+    def whole(self, group: Group) -> dict[str, object]:
+        """``text_completion``."""
+        body = self.job.envelope(KIND)
+        body["choices"] = [self._choice(answer) for answer in group.answers]
+        body["usage"] = usage(group)
+        took = timings(group.answers[0])
+        if took is not None:
+            body["timings"] = took
+        return body
+
+    def _choice(self, answer: Answer) -> dict[str, object]:
+        ids = self.job.prompts[answer.index // self.fields.n].ids
+        choice: dict[str, object] = {
+            "index": answer.index,
+            "text": self._echo(answer) + "".join(answer.content),
+            "logprobs": self._all_logprobs(answer, ids),
+            "finish_reason": answer.finish,
+            "stop_reason": answer.stopped_by,
+        }
+        if self.fields.prompt_logprobs is not None:
+            # The engine tells a prompt's log-probabilities once, with its first answer.
+            entries = answer.prompt_logprobs
+            choice["prompt_logprobs"] = entries and prompt_form(entries, self.tokenizer)
+        if self.fields.return_token_ids:
+            choice["prompt_token_ids"] = list(ids)
+            choice["token_ids"] = list(answer.tokens)
+        return choice
+
+    def _all_logprobs(self, answer: Answer, ids: Sequence[int]) -> dict[str, object] | None:
+        if self.fields.logprobs is None:
+            return None
+        entries: list[TokenLogprob | None] = list(answer.logprobs)
+        tokens = [each.token for each in answer.logprobs]
+        if self.fields.echo and answer.prompt_logprobs is not None:
+            entries = [*answer.prompt_logprobs, *entries]
+            tokens = [*ids, *tokens]
+        return completion_form(entries, tokens, self.tokenizer, 0)
+
+    def writer(self, group: Group) -> Write:
+        """Text as it comes, then an empty text with the reason."""
+        written: dict[int, int] = {}
+
+        def write(answer: Answer, part: Part, ended: bool) -> list[object]:
+            made: list[object] = []
+            if answer.index not in written:
+                written[answer.index] = 0
+                echo = self._echo(answer)
+                if echo or self.fields.return_token_ids:
+                    made.append(self._opening(group, answer, echo))
+                    written[answer.index] = len(echo)
+            telling = part.logprobs if self.fields.logprobs is not None else ()
+            ids = self.fields.return_token_ids and part.tokens
+            if part.content or telling or ids:
+                offset = written[answer.index]
+                made.append(self._chunk(group, answer, part.content, part, offset))
+                written[answer.index] += len(part.content)
+            if ended:
+                made.append(self._chunk(group, answer, "", None, 0, closing=True))
+            return made
+
+        return write
+
+    def _opening(self, group: Group, answer: Answer, echo: str) -> dict[str, object]:
+        chunk = self._chunk(group, answer, echo, None, 0)
+        if self.fields.return_token_ids:
+            ids = self.job.prompts[answer.index // self.fields.n].ids
+            choices = chunk["choices"]
+            assert isinstance(choices, list)
+            choices[0]["prompt_token_ids"] = list(ids)
+        return chunk
+
+    def _chunk(
+        self,
+        group: Group,
+        answer: Answer,
+        text: str,
+        part: Part | None,
+        offset: int,
+        closing: bool = False,
+    ) -> dict[str, object]:
+        logprobs = None
+        if part is not None and part.logprobs and self.fields.logprobs is not None:
+            tokens = [each.token for each in part.logprobs]
+            logprobs = completion_form(part.logprobs, tokens, self.tokenizer, offset)
+        choice: dict[str, object] = {
+            "index": answer.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": answer.finish if closing else None,
+        }
+        if closing:
+            choice["stop_reason"] = answer.stopped_by
+        if part is not None and self.fields.return_token_ids:
+            choice["token_ids"] = list(part.tokens)
+        more = extras(self.job, group, answer)
+        if not closing and answer.finish is not None:
+            more.pop("timings", None)
+        return {**self.job.envelope(KIND), "choices": [choice], **more}
+
+    def ending(self, group: Group) -> list[object]:
+        """The chunk of usage, if asked for."""
+        return usage_chunk(self.job, group, KIND)

@@ -1,0 +1,160 @@
+"""From checked fields to a running answer: what both generating routes do alike."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gristmill
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gristmill.serve.answers import Answer, Group, Write, chunks
+from gristmill.serve.bridge import ClientGone, Ticket
+from gristmill.serve.errors import JsonResponse
+from gristmill.serve.openai.usage import running_timings, timings, usage
+from gristmill.serve.protocol import Prompt, Served
+from gristmill.serve.requests import Generation
+from gristmill.serve.state import State
+from gristmill.serve.stream import EventStream
+from gristmill.types import Request, SamplingParams
+
+FINGERPRINT = f"gristmill-{gristmill.__version__}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One HTTP request that generates: everything known before the engine is asked."""
+
+    state: State
+    served: Served
+    fields: Generation
+    model: str
+    """The name to answer with: the one the client used."""
+    id: str
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    created: int
+
+    def envelope(self, kind: str) -> dict[str, object]:
+        """What every body and chunk begins with."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+
+def new_id(prefix: str, fields: Generation) -> str:
+    """The reply's id: the client's own ``request_id`` with our prefix, or a random one."""
+    return f"{prefix}-{fields.request_id or uuid.uuid4().hex}"
+
+
+def now() -> int:
+    """Seconds since 1970."""
+    return int(time.time())
+
+
+def start(job: Job) -> tuple[Ticket, Group]:
+    """Hands the prompts to the engine. Raises what the engine raises, with nothing left queued."""
+    job.state.ready()  # a drain may have begun while the prompt was tokenised
+    fields = job.fields
+    requests: list[Request] = []
+    answers: list[Answer] = []
+    bases: dict[str, int] = {}
+    for prompt in job.prompts:
+        # The engine's id is ours alone: two clients may choose the same request_id.
+        request_id = f"{job.id[:80]}-{uuid.uuid4().hex[:12]}"
+        bases[request_id] = len(answers)
+        for _ in range(fields.n):
+            parser = prompt.reasoning() if prompt.reasoning is not None else None
+            answers.append(Answer(len(answers), len(prompt.ids), parser))
+        requests.append(
+            Request(
+                id=request_id,
+                prompt=prompt.ids,
+                sampling=job.sampling,
+                n=fields.n,
+                client=fields.user[:512],
+                priority=fields.priority,
+                cache_salt=fields.cache_salt,
+            )
+        )
+    ticket = job.state.bridge.open(job.served.engine)
+    ticket.submit(requests)
+    return ticket, Group(answers, bases, job.state.metrics)
+
+
+async def reply(
+    http: HttpRequest,
+    job: Job,
+    write: Callable[[Group], Write],
+    whole: Callable[[Group], dict[str, object]],
+    ending: Callable[[Group], list[object]],
+) -> Response:
+    """The whole answer as one body, or the stream of its chunks.
+
+    A stream's status line waits for the first token (or the first keep-alive), so that an
+    error that comes before it still has its own status.
+    """
+    ticket, group = start(job)
+    ticket.watch(http.receive)
+    try:
+        if not job.fields.stream:
+            await group.whole(ticket)
+            ticket.close()
+            return JsonResponse(whole(group))
+        first = await ticket.batch(job.state.keep_alive)
+        if first:
+            _raise_early(group, first)
+    except ClientGone:
+        ticket.close()
+        return Response(status_code=499)
+    except BaseException:
+        ticket.close()
+        raise
+
+    async def batches():  # noqa: ANN202
+        async for batch in chunks(group, ticket, first, write(group), job.state.keep_alive):
+            yield batch
+        last = ending(group)
+        if last:
+            yield last
+
+    return EventStream(ticket, batches())
+
+
+def _raise_early(group: Group, first: Sequence[object]) -> None:
+    from gristmill.types import Delta
+
+    for delta in first:
+        assert isinstance(delta, Delta)
+        if delta.finish in ("error", "abort"):
+            group.feed(delta)
+
+
+def extras(job: Job, group: Group, answer: Answer) -> dict[str, object]:
+    """What a chunk may carry beside its choices."""
+    more: dict[str, object] = {}
+    if answer.finish is not None:
+        took = timings(answer)
+        if took is not None:
+            more["timings"] = took
+    elif job.fields.timings_per_token:
+        more["timings"] = running_timings(answer, group)
+    if job.fields.continuous_usage:
+        more["usage"] = usage(group)
+    elif job.fields.include_usage:
+        more["usage"] = None
+    return more
+
+
+def usage_chunk(job: Job, group: Group, kind: str) -> list[object]:
+    """The last chunk of a stream whose client asked for usage."""
+    if not job.fields.include_usage:
+        return []
+    return [{**job.envelope(kind), "choices": [], "usage": usage(group)}]

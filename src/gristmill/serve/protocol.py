@@ -1,0 +1,104 @@
+"""What the server needs of the rooms beneath it, as protocols.
+
+The command line hands in the real objects; the tests hand in small fakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gristmill.types import Request, Sink
+
+
+class HistogramView(Protocol):
+    """``counts[i]`` observations above ``bounds[i - 1]`` and up to ``bounds[i]``; one count more
+    than bounds, for those above all. ``total`` is the sum of what was observed."""
+
+    @property
+    def bounds(self) -> tuple[float, ...]: ...
+    @property
+    def counts(self) -> tuple[int, ...]: ...
+    @property
+    def total(self) -> float: ...
+
+
+class EngineStats(Protocol):
+    """A snapshot of the engine's counters. The metrics page shows what more it tells."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+class Engine(Protocol):
+    """The engine's four methods. ``submit`` raises RequestError, ContextError, OverloadError."""
+
+    def submit(self, request: Request, sink: Sink) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def stats(self) -> EngineStats: ...
+    def close(self) -> None: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. ``piece`` is exactly the bytes a token stands for."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str: ...
+    def piece(self, token: int) -> bytes: ...
+
+
+class ReasoningParser(Protocol):
+    """Splits an answer, fed piece by piece, into reasoning and content."""
+
+    def feed(self, text: str) -> tuple[str, str]: ...
+    def finish(self) -> tuple[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered chat: its ids, and how an answer to it begins.
+
+    ``reasoning`` makes a fresh parser for one answer, or is None when the model does not think.
+    """
+
+    ids: tuple[int, ...]
+    reasoning: Callable[[], ReasoningParser] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """A chat as the client sent it, its fields checked; messages and tools are still raw JSON."""
+
+    messages: Sequence[object]
+    tools: Sequence[object] = ()
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What the template sees besides: ``enable_thinking``, ``documents``, …"""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    split_reasoning: bool = True
+
+
+@dataclass(frozen=True)
+class Served:
+    """One loaded model, ready to answer.
+
+    ``chat`` renders and tokenises a chat (slow: call it off the event loop); it raises
+    ``RequestError`` for messages the template refuses. It is None when the model has no
+    template. ``defaults`` are sampling values the model's file suggests, by field name.
+    """
+
+    names: tuple[str, ...]
+    engine: Engine
+    tokenizer: Tokenizer
+    chat: Callable[[ChatInput], Prompt] | None
+    context: int
+    created: int
+    meta: Mapping[str, object] = field(default_factory=dict[str, object])
+    defaults: Mapping[str, float | int] = field(default_factory=dict[str, "float | int"])

@@ -1,0 +1,41 @@
+"""Routes about the server itself: health, version, metrics."""
+
+from __future__ import annotations
+
+import gristmill
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gristmill.errors import OverloadError
+from gristmill.serve.errors import JsonResponse, error_body
+from gristmill.serve.state import State
+
+
+async def health(http: HttpRequest) -> Response:
+    """200 when requests are taken; else 503 with the reason, and the progress of a load."""
+    state: State = http.app.state.gristmill
+    try:
+        state.ready()
+    except OverloadError as error:
+        body = error_body(error)
+        if state.served is None and state.failure is None and not state.draining:
+            progress = state.progress
+            body["progress"] = {
+                "stage": progress.stage,
+                "done": progress.done,
+                "total": progress.total,
+                "fraction": round(progress.fraction, 4),
+            }
+        return JsonResponse(body, 503, {"Retry-After": str(error.retry_after)})
+    return JsonResponse({"status": "ok"})
+
+
+async def version(_http: HttpRequest) -> Response:
+    """The version of gristmill."""
+    return JsonResponse({"version": gristmill.__version__})
+
+
+async def metrics(http: HttpRequest) -> Response:
+    """Prometheus' text format."""
+    state: State = http.app.state.gristmill
+    return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

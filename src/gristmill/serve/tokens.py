@@ -1,0 +1,126 @@
+"""``/tokenize`` and ``/detokenize``: vLLM's bodies and llama-server's, told apart by their fields.
+
+vLLM sends ``prompt`` or ``messages`` and is answered with ``count``, ``max_model_len``,
+``tokens``, ``token_strs``. llama-server sends ``content`` and is answered with ``tokens``, as
+ids or, with ``with_pieces``, as ``{id, piece}``. A detokenised text comes back under both
+names, ``prompt`` and ``content``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gristmill.errors import RequestError
+from gristmill.serve.errors import JsonResponse
+from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
+from gristmill.serve.limits import read_object
+from gristmill.serve.openai.logprobs import token_text
+from gristmill.serve.protocol import ChatInput, Served
+from gristmill.serve.state import State
+
+MAX_IDS = 4_000_000
+
+
+class TokenizeFields(Fields):
+    """The body, in any of the three forms."""
+
+    model: Short | None = None
+    prompt: Text | None = None
+    content: Text | None = None
+    messages: list[Any] | None = None
+    tools: list[Any] = []
+    chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: Flag = True
+    continue_final_message: Flag = False
+    add_special_tokens: Flag = True
+    add_special: Flag = False
+    parse_special: Flag = True
+    return_token_strs: Flag = False
+    with_pieces: Flag = False
+
+
+class DetokenizeFields(Fields):
+    """The body."""
+
+    model: Short | None = None
+    tokens: Annotated[list[Whole], Field(max_length=MAX_IDS)]
+
+
+async def tokenize(http: HttpRequest) -> Response:
+    """Text or a chat to ids."""
+    state: State = http.app.state.gristmill
+    state.ready()
+    body = await read_object(http, state.options.max_body_bytes)
+    fields = TokenizeFields.parse(body)
+    served, _ = state.model(fields.model)
+
+    def work(wanted: TokenizeFields) -> dict[str, object]:
+        return _tokenize(wanted, served)
+
+    return JsonResponse(await state.in_worker(work, fields))
+
+
+def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:
+    tokenizer = served.tokenizer
+    if fields.content is not None:
+        ids = tokenizer.encode(
+            fields.content, add_special=fields.add_special, parse_special=fields.parse_special
+        )
+        if not fields.with_pieces:
+            return {"tokens": ids}
+        return {"tokens": [{"id": id_, "piece": _piece(tokenizer.piece(id_))} for id_ in ids]}
+    if fields.messages is not None:
+        ids = _chat_ids(fields, served)
+    elif fields.prompt is not None:
+        ids = tokenizer.encode(
+            fields.prompt, add_special=fields.add_special_tokens, parse_special=True
+        )
+    else:
+        raise RequestError("One of 'prompt', 'messages' or 'content' is needed.", "prompt")
+    strings = [token_text(tokenizer.piece(id_)) for id_ in ids]
+    return {
+        "count": len(ids),
+        "max_model_len": served.context,
+        "tokens": ids,
+        "token_strs": strings if fields.return_token_strs else None,
+    }
+
+
+def _chat_ids(fields: TokenizeFields, served: Served) -> list[int]:
+    if served.chat is None:
+        raise RequestError("This model has no chat template.", "messages")
+    chat = ChatInput(
+        messages=fields.messages or (),
+        tools=fields.tools,
+        variables=fields.chat_template_kwargs,
+        add_generation_prompt=fields.add_generation_prompt and not fields.continue_final_message,
+        continue_final_message=fields.continue_final_message,
+    )
+    return list(served.chat(chat).ids)
+
+
+def _piece(piece: bytes) -> object:
+    """llama-server's form: text, or a list of bytes that are not whole characters."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def detokenize(http: HttpRequest) -> Response:
+    """Ids to text, special tokens written out."""
+    state: State = http.app.state.gristmill
+    state.ready()
+    body = await read_object(http, state.options.max_body_bytes)
+    fields = DetokenizeFields.parse(body)
+    served, _ = state.model(fields.model)
+    vocab = served.tokenizer.vocab_size
+    for token in fields.tokens:
+        if not 0 <= token < vocab:
+            raise RequestError(f"'tokens' must hold token ids from 0 to {vocab - 1}.", "tokens")
+    text = await state.in_worker(served.tokenizer.decode, fields.tokens)
+    return JsonResponse({"prompt": text, "content": text})
