@@ -1,0 +1,448 @@
+"""The engine: four methods (``submit``, ``abort``, ``stats``, ``close``) and one thread.
+
+The thread sleeps while there is nothing to do. Each turn it takes what arrived, plans a step,
+has it computed, chooses tokens and hands deltas to the sinks. Whatever goes wrong in it is
+the end of the engine: everybody is told, ``on_failure`` is called, the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import monotonic
+
+from gristmill.backends.ops import Backend, Choice, Memory, Program
+from gristmill.engine.output import Detokenizing, Output
+from gristmill.engine.plan import Plan
+from gristmill.engine.sampler import Sampler
+from gristmill.engine.scheduler import Scheduler, StepPlan
+from gristmill.engine.sequence import Clock, Sequence
+from gristmill.engine.stats import Counters, Stats
+from gristmill.engine.step import Stepper
+from gristmill.engine.validate import check_request
+from gristmill.errors import EngineError, GristmillError, OverloadError, RequestError
+from gristmill.kv.blocks import BlockManager
+from gristmill.kv.pools import Pools
+from gristmill.types import Delta, FinishReason, Request, Sink, Timings, TokenLogprob
+
+Scores = tuple[TokenLogprob | None, ...]
+"""Log-probabilities of a prompt's tokens; the first has none."""
+
+log = logging.getLogger("gristmill.engine")
+
+SEED_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is put together from. ``detokenizer`` is given ``skip_special``."""
+
+    plan: Plan
+    backend: Backend
+    memory: Memory
+    program: Program
+    vocab: int
+    eos: frozenset[int]
+    detokenizer: Callable[[bool], Detokenizing]
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request and its answers: ``live`` those that are not finished, ``unborn`` how many
+    wait for the first one to put their common prompt into the prefix cache."""
+
+    request: Request
+    sink: Sink
+    submitted: float
+    seed: int
+    arrival: int
+    live: dict[int, Sequence] = field(default_factory=dict[int, Sequence])
+    unborn: int = 0
+
+
+class Engine:
+    """Serves requests with one model, until closed or failed.
+
+    ``on_failure`` is called once, on the thread that noticed, when the engine can no longer
+    go on. ``check_idle`` checks every block count whenever there is nothing to do.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        on_failure: Callable[[EngineError], None] | None = None,
+        check_idle: bool = False,
+    ) -> None:
+        plan = parts.plan
+        self._parts = parts
+        self._plan = plan
+        self._on_failure = on_failure
+        self._check_idle = check_idle
+        self._pools = Pools(parts.memory, plan.kv_blocks)
+        self._manager = BlockManager(
+            plan.facts.states, self._pools, prefix_cache=plan.prefix_cache
+        )
+        self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
+        self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
+        self._sampler = Sampler(parts.backend, parts.vocab)
+        self._counters = Counters()
+        self._random = random.Random(plan.seed)  # noqa: S311 - sampling, not secrets
+        self._wake = threading.Condition()
+        self._inbox: list[Callable[[], None]] = []
+        self._jobs: dict[str, _Job] = {}
+        self._alive = 0
+        self._arrivals = 0
+        self._deadline: float | None = None
+        self._over = False
+        self.failure: EngineError | None = None
+        self.in_step = False
+        """Whether the engine's thread is in a step, that is, ought to make progress."""
+        self.last_progress = monotonic()
+        """When the last step began or ended, in ``time.monotonic`` seconds."""
+        self._thread = threading.Thread(target=self._run, name="gristmill-engine", daemon=True)
+        self._thread.start()
+
+    # ---------------------------------------------------------- four methods
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Take a request in; its deltas go to ``sink``, the last of each answer with ``finish``.
+
+        Raises RequestError (ContextError) for what cannot be honoured, OverloadError when the
+        line is full or the engine is closing, EngineError after a failure.
+        """
+        check_request(request, self._plan.context, self._parts.vocab)
+        with self._wake:
+            if self.failure is not None:
+                raise self.failure
+            if self._deadline is not None or self._over:
+                raise OverloadError("The server is shutting down.")
+            if request.id in self._jobs:
+                raise RequestError(f"A request with the id {request.id!r} is running.", "id")
+            most = self._plan.max_running + self._plan.max_waiting
+            if self._alive and self._alive + request.n > most:
+                raise OverloadError(
+                    f"{self._alive} answers are running or waiting, the most is {most}; "
+                    "try again later."
+                )
+            seed = request.sampling.seed
+            seed = self._random.getrandbits(63) if seed is None else seed
+            self._arrivals += 1
+            job = _Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
+            self._jobs[request.id] = job
+            self._alive += request.n
+            self._inbox.append(partial(self._begin, job))
+            self._wake.notify()
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request, running or waiting, before the next step. Unknown ids are ignored."""
+        with self._wake:
+            job = self._jobs.get(request_id)
+            if job is not None:
+                self._inbox.append(partial(self._drop, job, "abort", None))
+                self._wake.notify()
+
+    def stats(self) -> Stats:
+        """A snapshot of all counters."""
+        counters, scheduler, plan = self._counters, self._scheduler, self._plan
+        running = len(scheduler.running)
+        return Stats(
+            running=running,
+            waiting=max(0, self._alive - running),
+            kv=self._manager.use(),
+            kv_bytes=self._pools.used_bytes(),
+            kv_bytes_limit=plan.kv_bytes,
+            weights_bytes=plan.facts.weights_bytes,
+            requests=counters.requests,
+            finished=dict(counters.finished),
+            prompt_tokens=counters.prompt_tokens,
+            computed_tokens=counters.computed_tokens,
+            generated_tokens=counters.generated_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            preemptions=scheduler.preemptions,
+            steps=counters.steps,
+            step_sequences=counters.step_sequences,
+            step_tokens=counters.step_tokens.view(),
+            step_seconds=counters.step_seconds.view(),
+            model_seconds=counters.model_seconds,
+        )
+
+    def close(self, drain_timeout: float = 0.0) -> None:
+        """Take no more requests; let the rest finish within ``drain_timeout`` seconds, then
+        tell it that it is over. Returns when the thread has ended (or hangs in a step)."""
+        with self._wake:
+            if self._deadline is None:
+                self._deadline = monotonic() + drain_timeout
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(drain_timeout + self._plan.step_timeout)
+
+    def fail(self, error: EngineError) -> None:
+        """Record that the engine cannot go on, and tell ``on_failure``: the first error only."""
+        with self._wake:
+            if self.failure is not None:
+                return
+            self.failure = error
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    # ------------------------------------------------------ the engine's turn
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:  # noqa: BLE001 - whatever it is, everybody is told
+            self._die(error)
+        finally:
+            with self._wake:
+                self._over = True
+
+    def _turn(self) -> bool:
+        """One round: commands, plan, step. False when the engine is closed."""
+        for command in self._commands():
+            command()
+        if self._deadline is not None and (
+            monotonic() >= self._deadline or not self._scheduler.busy
+        ):
+            return self._finish_closing()
+        plan = self._scheduler.plan()
+        if self._scheduler.stuck is not None:
+            self._give_up(self._scheduler.stuck)
+        elif plan is not None:
+            self._step(plan)
+        elif self._scheduler.busy:
+            raise EngineError("There are sequences, but none of them can be scheduled.")
+        return True
+
+    def _commands(self) -> list[Callable[[], None]]:
+        """What arrived; sleeps as long as there is nothing at all to do."""
+        with self._wake:
+            while not (self._inbox or self._scheduler.busy or self._deadline is not None):
+                if self._check_idle:
+                    self._manager.check()
+                self._wake.wait()
+            commands, self._inbox = self._inbox, []
+            return commands
+
+    def _finish_closing(self) -> bool:
+        with self._wake:
+            if self._inbox and self._deadline is not None and monotonic() < self._deadline:
+                return True
+            self._over = True
+            self._inbox = []
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            self._drop(job, "abort", "The server is shutting down.")
+        if self._check_idle:
+            self._manager.check()
+        return False
+
+    def _step(self, plan: StepPlan) -> None:
+        self.last_progress = started = monotonic()
+        self.in_step = True
+        refused = self._prepare(plan)
+        logits = self._stepper.run(plan)
+        self._counters.model_seconds += monotonic() - started
+        choices = self._sampler.run(logits, plan)
+        self._scheduler.commit(plan)
+        for job, error in refused:
+            self._drop(job, "error", str(error))
+        now = monotonic()
+        for sequence, choice in choices:
+            self._advance(sequence, choice, now)
+        for span in plan.spans:
+            if not span.choose and span.sequence.gap == 0:
+                self._evaluated(span.sequence, now)
+        self._count(plan, len(choices), started)
+        self.in_step = False
+
+    def _count(self, plan: StepPlan, generated: int, started: float) -> None:
+        counters = self._counters
+        counters.steps += 1
+        counters.step_sequences += len(plan.spans)
+        counters.computed_tokens += plan.tokens
+        counters.generated_tokens += generated
+        counters.step_tokens.add(plan.tokens)
+        self.last_progress = now = monotonic()
+        counters.step_seconds.add(now - started)
+
+    # ------------------------------------------------------------- sequences
+
+    def _begin(self, job: _Job) -> None:
+        """Put the first answer of a new request into the line."""
+        self._counters.requests += 1
+        self._bear(job)
+
+    def _bear(self, job: _Job) -> None:
+        """Put the next answer of a request into the line."""
+        request, index = job.request, job.request.n - job.unborn
+        params = request.sampling
+        prompt = len(request.prompt)
+        wanted = self._plan.context if params.max_tokens is None else params.max_tokens
+        end = min(self._plan.context, prompt + wanted)
+        output = Output(
+            request,
+            index,
+            end - prompt,
+            self._parts.detokenizer(params.skip_special_tokens),
+            self._parts.eos,
+        )
+        eos = tuple(sorted(self._parts.eos))
+        job.unborn -= 1
+        job.live[index] = Sequence(
+            request=request,
+            index=index,
+            order=(request.priority, job.arrival, index),
+            tokens=array("i", request.prompt),
+            end=end,
+            table=self._manager.open(request.cache_salt),
+            sink=job.sink,
+            clock=Clock(job.submitted),
+            output=output,
+            seed=(job.seed + index) & SEED_MASK,
+            banned=tuple(sorted({*eos, *params.stop_token_ids})),
+            always_banned=eos if params.ignore_eos else (),
+            prompt_logprobs=[] if params.prompt_logprobs is None else [None],
+        )
+        self._scheduler.add(job.live[index])
+
+    def _prepare(self, plan: StepPlan) -> list[tuple[_Job, GristmillError]]:
+        """Sampling states for those that choose their first token; whom the back end refused."""
+        refused: list[tuple[_Job, GristmillError]] = []
+        for span in plan.spans:
+            if span.choose and span.sequence.chooser is None:
+                try:
+                    self._sampler.prepare(span.sequence)
+                except GristmillError as error:
+                    span.choose = False
+                    refused.append((self._jobs[span.sequence.request.id], error))
+        return refused
+
+    def _advance(self, sequence: Sequence, choice: Choice, now: float) -> None:
+        """A token was chosen: tell, and finish if that was the last one."""
+        job = self._jobs.get(sequence.request.id)
+        if job is None or sequence.index not in job.live:
+            return  # a sink failed in this very step and took the request with it
+        sequence.tokens.append(choice.token)
+        clock = sequence.clock
+        clock.last_token = now
+        scores = None
+        if clock.first_token is None:
+            clock.first_token = now
+            scores = self._prompt_done(job, sequence)
+        delta = sequence.output.push(choice, scores)
+        if delta.finish is not None:
+            delta = replace(delta, timings=self._timings(sequence))
+            self._end(job, sequence, delta.finish)
+        self._tell(job, delta)
+
+    def _evaluated(self, sequence: Sequence, now: float) -> None:
+        """The prompt is computed and no token was asked for."""
+        job = self._jobs.get(sequence.request.id)
+        if job is None or sequence.index not in job.live:
+            return
+        sequence.clock.first_token = sequence.clock.last_token = now
+        scores = self._prompt_done(job, sequence)
+        self._finish(job, sequence, "length", None, scores)
+
+    def _prompt_done(self, job: _Job, sequence: Sequence) -> Scores | None:
+        """Count a prompt; its other answers may start now. The prompt's scores, if wanted."""
+        self._counters.prompt_tokens += sequence.prompt_tokens
+        while job.unborn:
+            self._bear(job)
+        if sequence.request.sampling.prompt_logprobs is None:
+            return None
+        return tuple(sequence.prompt_logprobs)
+
+    def _finish(
+        self,
+        job: _Job,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: str | None = None,
+        scores: Scores | None = None,
+    ) -> None:
+        delta = sequence.output.end(reason, self._timings(sequence), error, scores)
+        self._end(job, sequence, reason)
+        self._tell(job, delta)
+
+    def _end(self, job: _Job, sequence: Sequence, reason: FinishReason) -> None:
+        """Forget a sequence; with the last one its request."""
+        self._scheduler.remove(sequence)
+        self._counters.finished[reason] += 1
+        del job.live[sequence.index]
+        with self._wake:
+            self._alive -= 1
+            if not job.live and not job.unborn:
+                self._jobs.pop(job.request.id, None)
+
+    def _drop(self, job: _Job, reason: FinishReason, error: str | None) -> None:
+        """End all answers of a request, born or not."""
+        if self._jobs.get(job.request.id) is not job:
+            return
+        while job.unborn:
+            self._bear(job)
+        for sequence in list(job.live.values()):
+            if sequence.index in job.live:
+                self._finish(job, sequence, reason, error)
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """Not even alone does this one find room: the machine has less than was planned."""
+        self._scheduler.stuck = None
+        job = self._jobs[sequence.request.id]
+        self._drop(job, "error", "The machine has no memory left for this request's context.")
+
+    def _tell(self, job: _Job, delta: Delta) -> None:
+        """Hand a delta on; a sink that fails has lost its request, nobody else has."""
+        try:
+            job.sink(delta)
+        except Exception:
+            log.exception("the receiver of request %s failed; it is aborted", job.request.id)
+            self._drop(job, "abort", None)
+
+    def _timings(self, sequence: Sequence) -> Timings:
+        clock = sequence.clock
+        now = monotonic()
+        admitted = now if clock.admitted is None else clock.admitted
+        first = now if clock.first_token is None else clock.first_token
+        last = first if clock.last_token is None else clock.last_token
+        return Timings(
+            queue_s=admitted - clock.submitted,
+            prefill_s=max(0.0, first - admitted),
+            decode_s=max(0.0, last - first),
+            prompt_tokens=sequence.prompt_tokens,
+            cached_tokens=sequence.cached or 0,
+            generated_tokens=sequence.output.generated,
+        )
+
+    def _die(self, error: BaseException) -> None:
+        """The engine failed: keep the cause, tell everybody."""
+        cause = error if isinstance(error, EngineError) else EngineError(
+            f"The engine failed: {type(error).__name__}: {error}"
+        )
+        if cause is not error:
+            cause.__cause__ = error
+        log.error("the engine failed", exc_info=error)
+        with self._wake:
+            self._over = True
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
+        for job in jobs:
+            self._mourn(job, str(cause))
+        self.fail(cause)
+
+    def _mourn(self, job: _Job, message: str) -> None:
+        """Tell a request's unfinished answers that the engine failed; touches nothing else."""
+        unfinished = [*job.live, *range(job.request.n - job.unborn, job.request.n)]
+        for index in unfinished:
+            try:
+                job.sink(Delta(job.request.id, index, (), "", finish="error", error=message))
+            except Exception:
+                log.exception("the receiver of request %s failed", job.request.id)
+

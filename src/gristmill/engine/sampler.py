@@ -1,0 +1,61 @@
+"""Glue between a step's logits and the back end's native sampling."""
+
+from __future__ import annotations
+
+from gristmill.backends.ops import F32, Backend, Choice, Chooser
+from gristmill.engine.scheduler import StepPlan
+from gristmill.engine.sequence import Sequence
+from gristmill.engine.step import wanted_rows
+from gristmill.errors import EngineError
+from gristmill.types import TokenLogprob
+
+
+class Sampler:
+    """Chooses the next tokens of a step and scores prompts."""
+
+    def __init__(self, backend: Backend, vocab: int) -> None:
+        self._backend = backend
+        self._vocab = vocab
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Give a sequence its sampling state, once. Raises GristmillError for bad parameters."""
+        if sequence.chooser is None:
+            request = sequence.request
+            sequence.chooser = self._backend.chooser(
+                request.sampling, sequence.seed, self._vocab, request.prompt
+            )
+
+    def run(self, logits: F32, plan: StepPlan) -> list[tuple[Sequence, Choice]]:
+        """The chosen token of every span that is to have one. Prompt scores go to their owners."""
+        sequences: list[Sequence] = []
+        rows: list[int] = []
+        choosers: list[Chooser] = []
+        banned: list[tuple[int, ...]] = []
+        row = 0
+        for span in plan.spans:
+            sequence = span.sequence
+            wanted = len(wanted_rows(span))
+            if sequence.scored is not None:
+                self._score(sequence, logits, row, wanted - span.choose)
+            row += wanted
+            if span.choose:
+                if sequence.chooser is None:
+                    raise EngineError(f"Request {sequence.request.id} has no sampling state.")
+                sequences.append(sequence)
+                rows.append(row - 1)
+                choosers.append(sequence.chooser)
+                banned.append(sequence.banned_now())
+        if not rows:
+            return []
+        choices = self._backend.choose(logits, rows, choosers, banned)
+        return list(zip(sequences, choices, strict=True))
+
+    def _score(self, sequence: Sequence, logits: F32, row: int, count: int) -> None:
+        """The log-probabilities of the next ``count`` prompt tokens, from rows ``row``…"""
+        top = sequence.scored
+        if count <= 0 or top is None:
+            return
+        first = len(sequence.prompt_logprobs)
+        tokens = sequence.request.prompt[first : first + count]
+        choices = self._backend.logprobs(logits, range(row, row + count), tokens, top)
+        sequence.prompt_logprobs.extend(TokenLogprob(c.token, c.logprob, c.top) for c in choices)

@@ -1,0 +1,205 @@
+"""Who computes how many tokens in the next step.
+
+The one law: every sequence has ``computed <= len(tokens)``, and a step only closes that gap,
+within a budget of tokens. A prompt in chunks, a prefix found in the cache, a sequence that
+lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in four moves:
+
+1. admit: sequences from the line, while there is room (their whole known text gets blocks);
+2. share: the budget among the running (``shares``);
+3. make room: the oldest first; when blocks run out the youngest goes back into the line;
+4. the rest is written down as a ``StepPlan``, plain data.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import monotonic
+
+from gristmill.engine.sequence import Sequence
+from gristmill.kv.blocks import BlockManager
+
+
+@dataclass(slots=True)
+class Span:
+    """Rows ``[row, row + count)`` of a step: tokens ``[computed, computed + count)``.
+
+    ``choose`` is true if the last row's logits give the sequence's next token.
+    """
+
+    sequence: Sequence
+    row: int
+    count: int
+    computed: int
+    choose: bool
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What one step computes."""
+
+    spans: list[Span]
+    tokens: int
+
+
+def shares(gaps: Seq[int], budget: int) -> list[int]:
+    """Split a step's budget among gaps that are given oldest first.
+
+    Half of it goes to the smallest gaps, so that running answers (gap 1) and short prompts
+    never wait for a long one; the other half goes by age, so that the long one is never
+    starved. What one half leaves over the other takes. Answers come before everything.
+    """
+    granted = [0] * len(gaps)
+    ones = sum(1 for gap in gaps if gap == 1)
+    quick = min(budget, max(ones, budget // 2))
+    left = budget
+    for index in sorted(range(len(gaps)), key=gaps.__getitem__):
+        if quick == 0:
+            break
+        granted[index] = min(gaps[index], quick)
+        quick -= granted[index]
+        left -= granted[index]
+    for index, gap in enumerate(gaps):
+        if left == 0:
+            break
+        more = min(gap - granted[index], left)
+        granted[index] += more
+        left -= more
+    return granted
+
+
+class Scheduler:
+    """The line of the waiting and the set of the running. Used by one thread."""
+
+    def __init__(self, manager: BlockManager, max_running: int, step_tokens: int) -> None:
+        self._manager = manager
+        self._max_running = max_running
+        self._step_tokens = max(step_tokens, max_running)
+        self._line: list[tuple[tuple[int, int, int], Sequence]] = []
+        self._blocked_at = -1
+        self.running: list[Sequence] = []
+        """Oldest first."""
+        self.stuck: Sequence | None = None
+        """A sequence that finds no room even alone: the machine gave less than planned."""
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+
+    # ------------------------------------------------------------- the line
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the line."""
+        return len(self._line)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.running or self._line)
+
+    def sequences(self) -> list[Sequence]:
+        """Everybody, running or waiting."""
+        return self.running + [sequence for _, sequence in self._line]
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence into the line, at its place by priority and arrival."""
+        heapq.heappush(self._line, (sequence.order, sequence))
+        self._blocked_at = -1
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is; its blocks come back at once."""
+        if sequence.running:
+            self._leave(sequence)
+        else:
+            self._line = [entry for entry in self._line if entry[1] is not sequence]
+            heapq.heapify(self._line)
+        self._blocked_at = -1
+
+    def head(self) -> Sequence | None:
+        """Who is next in the line."""
+        return self._line[0][1] if self._line else None
+
+    # -------------------------------------------------------------- planning
+
+    def plan(self) -> StepPlan | None:
+        """The next step; None if nothing can be computed now."""
+        self._admit()
+        granted = shares([sequence.chunk for sequence in self.running], self._step_tokens)
+        spans: list[Span] = []
+        row = 0
+        for sequence, count in zip(list(self.running), granted, strict=True):
+            if count == 0 or not self._has_room(sequence, sequence.computed + count):
+                continue
+            choose = count == sequence.gap and len(sequence.tokens) < sequence.end
+            spans.append(Span(sequence, row, count, sequence.computed, choose))
+            row += count
+        return StepPlan(spans, row) if spans else None
+
+    def commit(self, plan: StepPlan) -> None:
+        """The step has been computed. New tokens are appended by whoever chose them."""
+        for span in plan.spans:
+            sequence = span.sequence
+            sequence.computed = span.computed + span.count
+            self._manager.commit(sequence.table, sequence.tokens, sequence.computed)
+
+    # --------------------------------------------------------------- details
+
+    def _admit(self) -> None:
+        while self._line and len(self.running) < self._max_running:
+            if self._blocked_at == self._manager.releases:
+                return
+            sequence = self._line[0][1]
+            if not self._enter(sequence):
+                self._blocked_at = self._manager.releases
+                self.stuck = None if self.running else sequence
+                return
+            heapq.heappop(self._line)
+            sequence.running = True
+            self.running.append(sequence)
+            self.running.sort(key=_order)
+
+    def _enter(self, sequence: Sequence) -> bool:
+        """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
+        manager, table = self._manager, sequence.table
+        hit = 0 if sequence.scored is not None else manager.match(table, sequence.tokens)
+        if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
+            manager.release(table)
+            return False
+        sequence.computed = hit
+        if sequence.cached is None:
+            sequence.cached = hit
+            sequence.clock.admitted = monotonic()
+            self.prefix_queries += len(sequence.tokens)
+            self.prefix_hits += hit
+        return True
+
+    def _has_room(self, sequence: Sequence, tokens: int) -> bool:
+        """Reserve blocks, at the cost of the youngest; False if ``sequence`` itself had to go.
+
+        Called oldest first: whoever is preempted has not been given its part of this step.
+        """
+        while sequence.running:
+            if self._manager.reserve(sequence.table, tokens):
+                return True
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if not self.running:
+                self.stuck = youngest
+        return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back into the line, with all tokens known and none computed."""
+        self._leave(sequence)
+        sequence.computed = 0
+        self.preemptions += 1
+        heapq.heappush(self._line, (sequence.order, sequence))
+
+    def _leave(self, sequence: Sequence) -> None:
+        sequence.running = False
+        self.running.remove(sequence)
+        self._manager.release(sequence.table)
+
+
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order

@@ -1,0 +1,91 @@
+"""One answer in the making: mutable, and touched by the engine's thread only."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from gristmill.backends.ops import Chooser
+from gristmill.engine.output import Output
+from gristmill.kv.blocks import BlockTable
+from gristmill.types import Request, Sink, TokenLogprob
+
+LOGPROB_CHUNK = 32
+"""Most prompt tokens a step computes of a sequence that wants logits for each of them."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """When things happened to a sequence, in ``time.monotonic`` seconds."""
+
+    submitted: float
+    admitted: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Answer ``index`` of a request: its tokens, how many of them are computed, its blocks.
+
+    ``tokens`` are all known tokens, prompt first; ``computed`` of them have been through the
+    model. ``end`` is the number of tokens at which the answer is full. ``order`` is the
+    place in the line: (priority, arrival, index), smaller goes first.
+    """
+
+    request: Request
+    index: int
+    order: tuple[int, int, int]
+    tokens: array[int]
+    end: int
+    table: BlockTable
+    sink: Sink
+    clock: Clock
+    output: Output
+    seed: int
+    banned: tuple[int, ...] = ()
+    """Ids that may not be chosen before ``min_tokens``."""
+    always_banned: tuple[int, ...] = ()
+    chooser: Chooser | None = None
+    computed: int = 0
+    cached: int | None = None
+    """Prompt tokens found in the prefix cache when first admitted."""
+    prompt_logprobs: list[TokenLogprob | None] = field(
+        default_factory=list[TokenLogprob | None]
+    )
+    running: bool = False
+    """Whether it holds blocks; else it is in the line."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> int:
+        """Tokens chosen so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def gap(self) -> int:
+        """Tokens known but not computed: the one number that a step makes smaller."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def chunk(self) -> int:
+        """Most tokens that one step may compute of this sequence."""
+        return self.gap if self.scored is None else min(self.gap, LOGPROB_CHUNK)
+
+    @property
+    def scored(self) -> int | None:
+        """Alternatives per prompt token whose log-probability is still wanted, or None."""
+        wanted = self.request.sampling.prompt_logprobs
+        if wanted is None or len(self.prompt_logprobs) >= self.prompt_tokens:
+            return None
+        return wanted
+
+    def banned_now(self) -> tuple[int, ...]:
+        """Ids that may not be chosen next."""
+        if self.generated < self.request.sampling.min_tokens:
+            return self.banned
+        return self.always_banned

@@ -1,0 +1,69 @@
+"""From a ``StepPlan`` to a ``Batch`` to logits.
+
+Python time counts here: a step of a small model takes a few milliseconds. Everything is put
+together in ``array('i')``, whose slices are copied by ``memcpy``, and handed on as numpy views.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from gristmill.backends.ops import F32, I32, Batch, Program
+from gristmill.engine.scheduler import Span, StepPlan
+
+
+class Stepper:
+    """Fills batches for one program. ``groups`` state groups, positions below ``context``."""
+
+    def __init__(self, program: Program, groups: int, context: int) -> None:
+        self._program = program
+        self._groups = groups
+        self._positions = array("i", range(context + 1))
+        self._padding = array("i", [-1]) * 64
+
+    def run(self, plan: StepPlan) -> F32:
+        """Compute the step. Row i of the logits belongs to row ``outputs[i]`` of the batch."""
+        return self._program.run(self.batch(plan))
+
+    def batch(self, plan: StepPlan) -> Batch:
+        """The arrays of a step (see ``ops.Batch``)."""
+        ids, positions, spans, outputs = array("i"), array("i"), array("i"), array("i")
+        for span in plan.spans:
+            start, end = span.computed, span.computed + span.count
+            ids += span.sequence.tokens[start:end]
+            positions += self._positions[start:end]
+            spans.extend((span.row, span.count, start))
+            outputs.extend(wanted_rows(span))
+        tables = tuple(self._table(plan, group) for group in range(self._groups))
+        return Batch(
+            _numpy(ids), _numpy(positions), _numpy(spans).reshape(-1, 3), tables, _numpy(outputs)
+        )
+
+    def _table(self, plan: StepPlan, group: int) -> I32:
+        rows = [span.sequence.table.rows[group] for span in plan.spans]
+        width = max(map(len, rows))
+        if width > len(self._padding):
+            self._padding = array("i", [-1]) * (2 * width)
+        table = array("i")
+        for row in rows:
+            table += row
+            table += self._padding[: width - len(row)]
+        return _numpy(table).reshape(len(rows), width)
+
+
+def wanted_rows(span: Span) -> range:
+    """Rows of a span whose logits are wanted: the last, or those that score the prompt."""
+    last = span.row + span.count - 1
+    sequence = span.sequence
+    if sequence.scored is None:
+        return range(last, last + span.choose)
+    first = max(span.computed, len(sequence.prompt_logprobs) - 1)
+    scoring = min(span.computed + span.count, sequence.prompt_tokens - 1)
+    end = last + 1 if span.choose else span.row + scoring - span.computed
+    return range(span.row + first - span.computed, end)
+
+
+def _numpy(values: array[int]) -> I32:
+    return np.frombuffer(values, np.int32) if values else np.empty(0, np.int32)
