@@ -3,21 +3,21 @@
 
 namespace gm::inline GM_ISA::isa {
 
-// e^x, error below 1.5 ulp for x in [-87, 88]; 0 below -104, e^88.7 at most above. exp(0) is 1
+// e^x, error below 1.1 ulp for x in [-87, 88]; 0 below -104, e^88.7 at most above. exp(0) is 1
 // exactly, which online softmax relies on: a maximum that stays must not change a sum's bits.
-// Range reduction by ln 2 in two parts, then a degree-6 polynomial (Taylor with the last two
-// coefficients nudged for the half-width 0.3466).
+// Range reduction by ln 2 in two parts, then 1 + r + r²·q(r), q of degree 4 fitted for the least
+// relative error on |r| < 0.3473 (4e-9, against 6e-8 of the rounding).
 inline F exp(F x) {
   // The constant comes first: x86 returns the second operand of a pair with a NaN, so NaN stays.
   x = min(set1(88.72f), max(set1(-104.0f), x));
   F n = round(mul(x, set1(1.44269504f)));
   F r = fma(n, set1(-0.693359375f), x);
   r = fma(n, set1(2.12194440e-4f), r);
-  F p = set1(1.3981999e-3f);
-  p = fma(p, r, set1(8.3334519e-3f));
-  p = fma(p, r, set1(4.1666483e-2f));
-  p = fma(p, r, set1(1.6666666e-1f));
-  p = fma(p, r, set1(0.5f));
+  F p = set1(1.381432e-3f);
+  p = fma(p, r, set1(8.368851e-3f));
+  p = fma(p, r, set1(4.16684e-2f));
+  p = fma(p, r, set1(1.666652e-1f));
+  p = fma(p, r, set1(4.9999994e-1f));
   p = fma(p, r, set1(1.0f));
   p = fma(p, r, set1(1.0f));
   return ldexp(p, n);

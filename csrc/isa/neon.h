@@ -158,9 +158,7 @@ inline F dot_bf16(F acc, I8 w, const void* a2) {
 #else
 inline F dot_bf16(F acc, I8, const void*) { return acc; }  // never called: kDotBf16 is false
 #endif
-inline F even_bf16(I8 w) {
-  return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_s8(w), 16));
-}
+inline F even_bf16(I8 w) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_s8(w), 16)); }
 inline F odd_bf16(I8 w) {
   return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s8(w), vdupq_n_u32(0xffff0000u)));
 }

@@ -40,8 +40,7 @@ inline bool quick = false;  // --quick: fewer cases, for emulators
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-inline void
-expect(bool ok, const char* format, ...) {
+inline void expect(bool ok, const char* format, ...) {
   if (ok) return;
   failures++;
   if (shown++ >= 20) return;
