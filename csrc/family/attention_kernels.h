@@ -173,16 +173,14 @@ void widen_narrow(const void* from, int rows, int columns, float* to) {
 
 // n floats to elements of the cache, rounded to nearest even; `from` may be read and `to`
 // written up to the next multiple of kLanes.
-inline void narrow(KvType type, const float* from, int n, void* to) {
-  if (type == KvType::f32) {
-    std::memcpy(to, from, sizeof(float) * static_cast<size_t>(n));
-    return;
-  }
-  auto p = static_cast<uint16_t*>(to);
+inline void narrow(KvType, const float* from, int n, float* to) {
+  std::memcpy(to, from, sizeof(float) * static_cast<size_t>(n));
+}
+inline void narrow(KvType type, const float* from, int n, uint16_t* to) {
   if (type == KvType::f16)
-    for (int i = 0; i < n; i += kLanes) isa::store_f16(p + i, isa::load(from + i));
+    for (int i = 0; i < n; i += kLanes) isa::store_f16(to + i, isa::load(from + i));
   else
-    for (int i = 0; i < n; i++) p[i] = float_to_bf16(from[i]);
+    for (int i = 0; i < n; i++) to[i] = float_to_bf16(from[i]);
 }
 
 // A softmax in parts: its maximum, the sum of e^(score − maximum), the values so weighted.
