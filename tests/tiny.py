@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -132,9 +132,14 @@ def tiny_llama(
     _write_tokenizer(writer, tiny, kinds)
     weights: dict[str, F32] = {}
     rng = np.random.default_rng(seed)
-    for name, shape in _shapes(tiny, arch == "gemma3" if tied is None else tied).items():
+    shapes = _shapes(tiny, arch == "gemma3" if tied is None else tied)
+    # Logits of some size, so that the best token is not a matter of rounding; but embeddings
+    # that are the output too would then only repeat the last token.
+    loud = 4.0 if "output.weight" in shapes else 1.0
+    for name, shape in shapes.items():
         chosen = next((e for part, e in (encodings or {}).items() if part in name), encoding)
-        _write_tensor(writer, weights, name, shape, chosen, rng)
+        gain = loud if name in ("token_embd.weight", "output.weight") else 1.0
+        _write_tensor(writer, weights, name, shape, chosen, gain, rng)
     for name, values in _rope_tensors(tiny, rng).items():
         writer.add_tensor(name, values)
         weights[name] = values
@@ -142,7 +147,7 @@ def tiny_llama(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Tiny(**{**vars(tiny), "weights": weights})
+    return replace(tiny, weights=weights)
 
 
 # ------------------------------------------------------------- tensors
@@ -184,6 +189,7 @@ def _write_tensor(
     name: str,
     shape: tuple[int, ...],
     encoding: str,
+    gain: float,
     rng: np.random.Generator,
 ) -> None:
     if len(shape) == 1:
@@ -192,10 +198,8 @@ def _write_tensor(
         writer.add_tensor(name, values)
         weights[name] = values
         return
-    # Logits of some size, so that the best token is not a matter of rounding.
-    spread = (4 if name in ("token_embd.weight", "output.weight") else 1) / shape[1] ** 0.5
     kind = gguf.GGMLQuantizationType[encoding.upper()]
-    raw = _encoded(encoding, kind, shape, spread, rng)
+    raw = _encoded(encoding, kind, shape, gain / shape[1] ** 0.5, rng)
     writer.add_tensor(name, raw, raw_dtype=kind)
     try:
         weights[name] = dequantize(raw, kind).reshape(shape)

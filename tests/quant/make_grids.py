@@ -39,8 +39,9 @@ def bitmap(table: npt.NDArray[np.float32]) -> str:
     """The set of a grid's points as base-85 text."""
     levels = np.unique(table)
     digits = np.searchsorted(levels, table)
-    numbers = (digits * len(levels) ** np.arange(table.shape[1])).sum(axis=1)
-    if not (np.diff(numbers) > 0).all():
+    weights = np.array([len(levels) ** i for i in range(table.shape[1])])
+    numbers = (digits * weights).sum(axis=1)
+    if np.any(np.diff(numbers) <= 0):
         raise SystemExit("the grid is not ascending: a bitmap cannot hold it")
     present = np.zeros(len(levels) ** table.shape[1], dtype=np.uint8)
     present[numbers] = 1

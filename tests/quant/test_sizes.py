@@ -18,6 +18,11 @@ def tensor(name: str, shape: tuple[int, ...]) -> RawTensor:
     return RawTensor("w", name, shape, memoryview(raw.tobytes()))
 
 
+def first_row(whole: RawTensor) -> RawTensor:
+    """Row 0."""
+    return rows(whole, 0, 1)
+
+
 @pytest.mark.parametrize("name", list(ENCODINGS))
 def test_rows_are_a_view_of_the_same_weights(name: str) -> None:
     k = ENCODINGS[name].block
@@ -54,7 +59,7 @@ def test_wrong_length(name: str, extra: int) -> None:
     size = good.data.nbytes
     data = memoryview((good.data.tobytes() + b"\0")[: size + extra])
     bad = RawTensor("blk.0.w", name, good.shape, data)
-    for use in (decode, lambda t: rows(t, 0, 1)):
+    for use in (decode, first_row):
         with pytest.raises(FormatError, match=f"'blk.0.w' .* takes {size} bytes.* {size + extra}"):
             use(bad)
 
@@ -95,7 +100,7 @@ def test_scalar() -> None:
 @pytest.mark.parametrize("name", ["q8_1", "q4_2", "", "Q4_0"])
 def test_unknown_encoding(name: str) -> None:
     unknown = RawTensor("blk.7.w", name, (1, 32), memoryview(bytes(40)))
-    for use in (decode, lambda t: rows(t, 0, 1)):
+    for use in (decode, first_row):
         with pytest.raises(UnsupportedError, match=f"'blk.7.w' .* '{name}'.*q4_0.*iq1_m"):
             use(unknown)
 

@@ -136,6 +136,20 @@ def bits(packed: U8) -> U8:
     return np.unpackbits(packed, axis=-1, bitorder="little")
 
 
+def by_group(
+    values: npt.NDArray[np.integer | np.floating], scale: F32, minimum: F32 | None = None
+) -> F32:
+    """value · scale − minimum, where consecutive values share them: (n, K) by (n, groups).
+
+    ``values`` has n·K elements in any shape, ``scale`` and ``minimum`` are (n, groups).
+    """
+    grouped = values.reshape(*scale.shape, -1).astype(np.float32, copy=False)
+    out = grouped * scale[:, :, None]
+    if minimum is not None:
+        out -= minimum[:, :, None]
+    return out.reshape(len(scale), -1)
+
+
 def half_bytes(values: F32, what: str) -> tuple[F32, U8]:
     """Round (n, 1) float32 to float16: the rounded values, and their bytes (n, 2).
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, nibbles
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, nibbles
 
 _DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 
@@ -38,8 +38,8 @@ def _unpack_mxfp4(blocks: U8) -> F32:
 
 
 def _unpack_nvfp4(blocks: U8) -> F32:
-    values = _DOUBLED[nibbles(blocks[:, 4:].reshape(-1, 4, 8))].reshape(-1, 4, 16)
-    return (values * _HALF_E4M3[blocks[:, :4, None]]).reshape(-1, 64)
+    values = _DOUBLED[nibbles(blocks[:, 4:].reshape(-1, 4, 8))]
+    return by_group(values, _HALF_E4M3[blocks[:, :4]])
 
 
 ENCODINGS = (

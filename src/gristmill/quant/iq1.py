@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.quant.encoding import F32, U8, Encoding, halves, nibbles
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, halves, nibbles
 from gristmill.quant.grids import grid
 
 _SHIFT = np.array([0.125, -0.125], dtype=np.float32)
@@ -31,22 +31,22 @@ def _three_bits(word: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 
 def _unpack_iq1_s(blocks: U8) -> F32:
     word = blocks[:, 34:50].view("<u2")  # (n, 8)
-    scale = halves(blocks, 0) * (2 * ((word >> 12) & 7) + 1)
+    scale = halves(blocks, 0) * (2 * ((word >> 12) & 7) + 1).astype(np.float32)
     index = blocks[:, 2:34] | (_three_bits(word) << 8)
     shift = _SHIFT[word >> 15]
     points = grid("iq1")[index].reshape(-1, 8, 32) + shift[:, :, None]
-    return (points * scale[:, :, None]).reshape(-1, 256)
+    return by_group(points, scale)
 
 
 def _unpack_iq1_m(blocks: U8) -> F32:
     word = blocks[:, 48:56].view("<u2")  # (n, 4)
     quarters = (word >> 12) << np.array([0, 4, 8, 12], dtype=np.uint16)
     d = np.bitwise_or.reduce(quarters, axis=1, keepdims=True).view(np.float16).astype(np.float32)
-    scale = d * (2 * _three_bits(word) + 1)  # (n, 16)
+    scale = d * (2 * _three_bits(word) + 1).astype(np.float32)  # (n, 16)
     octet = nibbles(blocks[:, 32:48, None]).reshape(-1, 32)
     index = blocks[:, :32] | ((octet & 7).astype(np.uint16) << 8)
     points = grid("iq1")[index] + _SHIFT[octet >> 3][:, :, None]
-    return (points.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+    return by_group(points, scale)
 
 
 ENCODINGS = (

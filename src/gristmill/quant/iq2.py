@@ -1,7 +1,7 @@
 """Points of an 8-dimensional grid with signs, about two bits a weight: iq2_xxs iq2_xs iq2_s.
 
 256 weights a block, in 32 octets of eight; every octet is a grid point (see grids.py), seven
-or eight sign bits, and a share of a 4-bit scale: w = d·(scale + ½)/4 · point · sign. Where
+or eight sign bits, and a share of a 4-bit scale: w = d·(2·scale + 1)/8 · point · sign. Where
 seven sign bits are stored, the eighth makes the number of minus signs even.
 
 iq2_xxs, 66 bytes: d float16, then for each 32 weights a group of 8 bytes: four point indices,
@@ -16,30 +16,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, crumbs, halves, nibbles
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, crumbs, halves, nibbles
 from gristmill.quant.grids import even_signs, grid, signs
+
+_EIGHTH = np.array(0.125, dtype=np.float32)
 
 
 def _scales(blocks: U8, packed: U8) -> F32:
-    """d·(scale + ½)/4 for each 16 weights: (n, 16)."""
-    codes = nibbles(packed[:, :, None]).reshape(-1, 16).astype(np.float32)
-    return halves(blocks, 0) * (codes + np.float32(0.5)) * np.float32(0.25)
+    """d·(2·scale + 1)/8 for each 16 weights: (n, 16)."""
+    odd = 2 * nibbles(packed[:, :, None]).reshape(-1, 16) + 1
+    return halves(blocks, 0) * odd.astype(np.float32) * _EIGHTH
 
 
 def _unpack_iq2_xxs(blocks: U8) -> F32:
     groups = blocks[:, 2:].reshape(-1, 8, 8)
     word = groups[:, :, 4:].view("<u4")  # (n, 8, 1)
-    scale = halves(blocks, 0) * ((word[:, :, 0] >> 28).astype(np.float32) + np.float32(0.5))
-    scale = scale * np.float32(0.25)
+    odd = 2 * (word[:, :, 0] >> 28) + 1
+    scale = halves(blocks, 0) * odd.astype(np.float32) * _EIGHTH
     points = grid("iq2_xxs")[groups[:, :, :4]] * even_signs(word)  # (n, 8, 4, 8)
-    return (points * scale[:, :, None, None]).reshape(-1, 256)
+    return by_group(points, scale)
 
 
 def _unpack_iq2_xs(blocks: U8) -> F32:
     word = blocks[:, 2:66].view("<u2")  # (n, 32)
     scale = _scales(blocks, blocks[:, 66:])
-    points = grid("iq2_xs")[word & 511] * even_signs((word >> 9)[:, :, None], 1)[:, :, 0]
-    return (points.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+    points = grid("iq2_xs")[word & 511] * even_signs((word >> np.uint16(9))[:, :, None], 1)[:, :, 0]
+    return by_group(points, scale)
 
 
 def _unpack_iq2_s(blocks: U8) -> F32:
@@ -47,7 +49,7 @@ def _unpack_iq2_s(blocks: U8) -> F32:
     index = blocks[:, 2:34] | (high << 8)
     scale = _scales(blocks, blocks[:, 74:])
     points = grid("iq2_s")[index] * signs(blocks[:, 34:66])
-    return (points.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+    return by_group(points, scale)
 
 
 ENCODINGS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, crumbs, halves, nibbles
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, crumbs, halves, nibbles
 
 LEVELS = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32
@@ -25,9 +25,9 @@ def _unpack_iq4_nl(blocks: U8) -> F32:
 def _unpack_iq4_xs(blocks: U8) -> F32:
     low = nibbles(blocks[:, 4:8, None]).reshape(-1, 8)
     high = crumbs(blocks[:, 2:4, None]).reshape(-1, 8)
-    scale = halves(blocks, 0) * ((low | (high << np.uint8(4))).view(np.int8) - np.int8(32))
-    values = LEVELS[nibbles(blocks[:, 8:].reshape(-1, 8, 16)).reshape(-1, 8, 32)]
-    return (values * scale[:, :, None]).reshape(-1, 256)
+    scales = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
+    scale = halves(blocks, 0) * scales.astype(np.float32)
+    return by_group(LEVELS[nibbles(blocks[:, 8:].reshape(-1, 8, 16))], scale)
 
 
 ENCODINGS = (

@@ -15,12 +15,12 @@ from gristmill.quant.encoding import F32, U8, Encoding, bits, crumbs, halves
 
 def _unpack_q1_0(blocks: U8) -> F32:
     signs = bits(blocks[:, 2:]).view(np.int8) * np.int8(2) - np.int8(1)
-    return signs * halves(blocks, 0)
+    return signs.astype(np.float32) * halves(blocks, 0)
 
 
 def _unpack_q2_0(blocks: U8) -> F32:
     q = crumbs(blocks[:, 2:, None]).reshape(-1, 64).view(np.int8) - np.int8(1)
-    return q * halves(blocks, 0)
+    return q.astype(np.float32) * halves(blocks, 0)
 
 
 ENCODINGS = (

@@ -17,26 +17,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, crumbs, halves, nibbles, planes
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, crumbs, halves, nibbles, planes
 
 
 def _unpack_q2_k(blocks: U8) -> F32:
-    groups = nibbles(blocks[:, :16])
+    groups = nibbles(blocks[:, :16]).astype(np.float32)
     scale = halves(blocks, 80) * groups[:, 0]
     minimum = halves(blocks, 82) * groups[:, 1]
-    q = crumbs(blocks[:, 16:80].reshape(-1, 2, 32)).reshape(-1, 16, 16)
-    return (q * scale[:, :, None] - minimum[:, :, None]).reshape(-1, 256)
+    q = crumbs(blocks[:, 16:80].reshape(-1, 2, 32))
+    return by_group(q, scale, minimum)
 
 
 def _unpack_q3_k(blocks: U8) -> F32:
     low = nibbles(blocks[:, 96:104]).reshape(-1, 16)
     high = crumbs(blocks[:, 104:108]).reshape(-1, 16)
     scales = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
-    scale = halves(blocks, 108) * scales
+    scale = halves(blocks, 108) * scales.astype(np.float32)
     q = crumbs(blocks[:, 32:96].reshape(-1, 2, 32)).reshape(-1, 256)
     third = planes(blocks[:, :32]).reshape(-1, 256)
     signed = (q | (third << np.uint8(2))).view(np.int8) - np.int8(4)
-    return (signed.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+    return by_group(signed, scale)
 
 
 ENCODINGS = (

@@ -15,23 +15,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, halves, nibbles, planes
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, halves, nibbles, planes
 
 
 def scales_and_minima(packed: U8) -> tuple[U8, U8]:
     """The 12 packed bytes (n, 12) → scales and minima, each (n, 8), 0 to 63."""
     first, second, rest = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    scales = np.concatenate([first & 63, (rest & 15) | ((first >> 6) << 4)], axis=1)
-    minima = np.concatenate([second & 63, (rest >> 4) | ((second >> 6) << 4)], axis=1)
+    low = nibbles(rest)  # (n, 2, 4)
+    upper = np.stack([first, second], axis=1) >> np.uint8(6) << np.uint8(4)
+    late = low | upper
+    scales = np.concatenate([first & np.uint8(63), late[:, 0]], axis=1)
+    minima = np.concatenate([second & np.uint8(63), late[:, 1]], axis=1)
     return scales, minima
 
 
 def _weights(blocks: U8, q: U8) -> F32:
     scales, minima = scales_and_minima(blocks[:, 4:16])
-    scale = halves(blocks, 0) * scales
-    minimum = halves(blocks, 2) * minima
-    w = q.reshape(-1, 8, 32) * scale[:, :, None] - minimum[:, :, None]
-    return w.reshape(-1, 256)
+    scale = halves(blocks, 0) * scales.astype(np.float32)
+    minimum = halves(blocks, 2) * minima.astype(np.float32)
+    return by_group(q, scale, minimum)
 
 
 def _unpack_q4_k(blocks: U8) -> F32:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.quant.encoding import F32, U8, Encoding, crumbs, halves, nibbles
+from gristmill.quant.encoding import F32, U8, Encoding, by_group, crumbs, halves, nibbles
 
 
 def _unpack_q6_k(blocks: U8) -> F32:
     low = nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 256)
     high = crumbs(blocks[:, 128:192].reshape(-1, 2, 32)).reshape(-1, 256)
     q = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
-    scale = halves(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    return (q.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+    scale = halves(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
+    return by_group(q, scale)
 
 
 ENCODINGS = (Encoding("q6_k", 256, 210, _unpack_q6_k),)

@@ -25,12 +25,12 @@ def _digits(packed: U8, count: int) -> U8:
 def _unpack_tq1_0(blocks: U8) -> F32:
     parts = (blocks[:, :32], 5), (blocks[:, 32:48], 5), (blocks[:, 48:52], 4)
     digits = np.concatenate([_digits(part, count) for part, count in parts], axis=1)
-    return (digits.view(np.int8) - np.int8(1)) * halves(blocks, 52)
+    return (digits.view(np.int8) - np.int8(1)).astype(np.float32) * halves(blocks, 52)
 
 
 def _unpack_tq2_0(blocks: U8) -> F32:
     q = crumbs(blocks[:, :64].reshape(-1, 2, 32)).reshape(-1, 256)
-    return (q.view(np.int8) - np.int8(1)) * halves(blocks, 64)
+    return (q.view(np.int8) - np.int8(1)).astype(np.float32) * halves(blocks, 64)
 
 
 ENCODINGS = (
