@@ -59,14 +59,21 @@ class Answer:
             self.reasoning.append(reasoning)
         if content:
             self.content.append(content)
+        logprobs = _shown(delta)
         self.tokens.extend(delta.tokens)
-        self.logprobs.extend(delta.logprobs)
+        self.logprobs.extend(logprobs)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish is not None:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
-        return Part(reasoning, content, delta.tokens, delta.logprobs)
+        return Part(reasoning, content, delta.tokens, logprobs)
+
+
+def _shown(delta: Delta) -> tuple[TokenLogprob, ...]:
+    """The log-probabilities of tokens with a text: not that of the one that ended the answer."""
+    ended = delta.finish == "stop" and not isinstance(delta.stopped_by, str)
+    return delta.logprobs[:-1] if ended else delta.logprobs
 
 
 @dataclass

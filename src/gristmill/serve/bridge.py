@@ -39,14 +39,14 @@ class Ticket:
     def submit(self, requests: Sequence[Request]) -> None:
         """Queues all requests at the engine, or none: raises what the engine raises."""
         self._bridge.tickets.add(self)
-        try:
-            for request in requests:
-                self._open[request.id] = request.n
+        for request in requests:
+            self._open[request.id] = request.n
+            try:
                 self._engine.submit(request, self._sink)
-        except BaseException:
-            self._open.pop(request.id, None)  # pyright: ignore[reportPossiblyUnbound]
-            self.close()
-            raise
+            except BaseException:
+                del self._open[request.id]
+                self.close()
+                raise
 
     def _sink(self, delta: Delta) -> None:
         self._bridge.post(self, delta)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import NoReturn
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +15,7 @@ from gristmill.serve.errors import TimeoutRequestError, TooLargeError
 MAX_DEPTH = 100
 MAX_NODES = 2_000_000
 IDLE_SECONDS = 60.0
+_DISCARD_SECONDS = 1.0
 _BIG = 256 * 1024
 
 
@@ -34,6 +36,8 @@ async def read_body(request: Request, limit: int) -> bytes:
     """All bytes of the body, however it is framed; stops reading at ``limit``."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > limit:
+        if "expect" not in request.headers:  # else the client has not begun to send
+            await _discard(request)
         raise TooLargeError(_too_large(limit))
     parts: list[bytes] = []
     total = 0
@@ -47,11 +51,25 @@ async def read_body(request: Request, limit: int) -> bytes:
         part: bytes = message.get("body", b"")
         total += len(part)
         if total > limit:
+            await _discard(request)
             raise TooLargeError(_too_large(limit))
         if part:
             parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+async def _discard(request: Request) -> None:
+    """Reads on for a moment: a connection closed on unread bytes is reset, and the client
+    would see that instead of the answer."""
+    end = time.monotonic() + _DISCARD_SECONDS
+    try:
+        while time.monotonic() < end:
+            message = await asyncio.wait_for(request.receive(), _DISCARD_SECONDS / 4)
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return
+    except TimeoutError:
+        return
 
 
 def _too_large(limit: int) -> str:

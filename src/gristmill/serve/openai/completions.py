@@ -139,38 +139,43 @@ class _Shape:
     def whole(self, group: Group) -> dict[str, object]:
         """``text_completion``."""
         body = self.job.envelope(KIND)
-        body["choices"] = [self._choice(answer) for answer in group.answers]
+        body["choices"] = [
+            self._choice(answer, group.answers[answer.index - answer.index % self.fields.n])
+            for answer in group.answers
+        ]
         body["usage"] = usage(group)
         took = timings(group.answers[0])
         if took is not None:
             body["timings"] = took
         return body
 
-    def _choice(self, answer: Answer) -> dict[str, object]:
+    def _choice(self, answer: Answer, head: Answer) -> dict[str, object]:
+        """``head`` is the first answer to the same prompt: it alone has the prompt's scores."""
         ids = self.job.prompts[answer.index // self.fields.n].ids
         choice: dict[str, object] = {
             "index": answer.index,
             "text": self._echo(answer) + "".join(answer.content),
-            "logprobs": self._all_logprobs(answer, ids),
+            "logprobs": self._all_logprobs(answer, head, ids),
             "finish_reason": answer.finish,
             "stop_reason": answer.stopped_by,
         }
         if self.fields.prompt_logprobs is not None:
-            # The engine tells a prompt's log-probabilities once, with its first answer.
-            entries = answer.prompt_logprobs
+            entries = head.prompt_logprobs
             choice["prompt_logprobs"] = entries and prompt_form(entries, self.tokenizer)
         if self.fields.return_token_ids:
             choice["prompt_token_ids"] = list(ids)
             choice["token_ids"] = list(answer.tokens)
         return choice
 
-    def _all_logprobs(self, answer: Answer, ids: Sequence[int]) -> dict[str, object] | None:
+    def _all_logprobs(
+        self, answer: Answer, head: Answer, ids: Sequence[int]
+    ) -> dict[str, object] | None:
         if self.fields.logprobs is None:
             return None
         entries: list[TokenLogprob | None] = list(answer.logprobs)
         tokens = [each.token for each in answer.logprobs]
-        if self.fields.echo and answer.prompt_logprobs is not None:
-            entries = [*answer.prompt_logprobs, *entries]
+        if self.fields.echo and head.prompt_logprobs is not None:
+            entries = [*head.prompt_logprobs, *entries]
             tokens = [*ids, *tokens]
         return completion_form(entries, tokens, self.tokenizer, 0)
 

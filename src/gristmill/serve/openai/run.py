@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import gristmill
@@ -19,7 +19,7 @@ from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation
 from gristmill.serve.state import State
 from gristmill.serve.stream import EventStream
-from gristmill.types import Request, SamplingParams
+from gristmill.types import Delta, Request, SamplingParams
 
 FINGERPRINT = f"gristmill-{gristmill.__version__}"
 
@@ -109,8 +109,7 @@ async def reply(
             ticket.close()
             return JsonResponse(whole(group))
         first = await ticket.batch(job.state.keep_alive)
-        if first:
-            _raise_early(group, first)
+        _raise_early(group, first)
     except ClientGone:
         ticket.close()
         return Response(status_code=499)
@@ -118,7 +117,7 @@ async def reply(
         ticket.close()
         raise
 
-    async def batches():  # noqa: ANN202
+    async def batches() -> AsyncIterator[list[object] | None]:
         async for batch in chunks(group, ticket, first, write(group), job.state.keep_alive):
             yield batch
         last = ending(group)
@@ -128,11 +127,9 @@ async def reply(
     return EventStream(ticket, batches())
 
 
-def _raise_early(group: Group, first: Sequence[object]) -> None:
-    from gristmill.types import Delta
-
+def _raise_early(group: Group, first: Sequence[Delta]) -> None:
+    """Raises the error that ended the answer before it began, while it can have a status."""
     for delta in first:
-        assert isinstance(delta, Delta)
         if delta.finish in ("error", "abort"):
             group.feed(delta)
 
