@@ -13,7 +13,7 @@ from gristmill.backends.ops import Batch, Rope, Weight, X
 from gristmill.backends.reference.state import F64, ReferenceMemory
 from gristmill.types import Window
 
-_ERF = np.frompyfunc(math.erf, 1, 1)
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def act(x: F64, kind: str) -> F64:
     if kind == "gelu_tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if kind == "gelu":
-        return 0.5 * x * (1 + _ERF(x / math.sqrt(2)).astype(np.float64))
+        return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
     if kind == "relu":
         return np.maximum(x, 0)
     if kind == "relu2":
@@ -222,7 +222,7 @@ def _attend(
     rows, heads, _ = q.shape
     group = heads // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("rhd,shd->hrs", q, k) * scale
+    scores = q.swapaxes(0, 1) @ k.transpose(1, 2, 0) * scale  # [heads, rows, seen]
     if softcap > 0:
         scores = softcap * np.tanh(scores / softcap)
     scores[:, hidden] = -np.inf
@@ -233,4 +233,4 @@ def _attend(
     total = weights.sum(-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - top)
-    return np.einsum("hrs,shd->rhd", weights / total, v).reshape(rows, -1)
+    return (weights / total @ v.swapaxes(0, 1)).swapaxes(0, 1).reshape(rows, -1)
