@@ -22,14 +22,10 @@ constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
 template <class V, int MR, int First, int N>
 [[gnu::always_inline]] inline void block_dot(isa::I32 (&ia)[MR], const uint8_t* values,
                                              const uint8_t* panel) {
-  unroll<N>([&]<int I>() __attribute__((always_inline)) {
-    constexpr int J = First + I;
-    isa::I8 w = V::template vec<J>(values);
-    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
-      const uint8_t* a = panel + (J * MR + M) * 4;
-      ia[M] = V::kWide ? isa::dot_wide(ia[M], w, a) : isa::dot(ia[M], w, a);
-    });
-  });
+  isa::dots<V::kWide, MR, N>(ia, panel + First * MR * 4,
+                             [&]<int I>() __attribute__((always_inline)) {
+                               return V::template vec<First + I>(values);
+                             });
 }
 
 template <class C, int MR>
@@ -71,7 +67,7 @@ struct QuantisedTile {
     }
   }
 
-  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
     const uint8_t* values = tile;
     const uint8_t* scales = tile + C::values_bytes(k);
     for (int unit = 0; unit < k / C::kGranule; unit++) {
@@ -92,7 +88,7 @@ struct QuantisedTile {
 // Even and odd k are summed apart, so that two chains of multiply-adds run at once.
 template <class C, int MR>
 struct FloatTile {
-  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
     isa::F odd[MR];
     unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
     const float* a = reinterpret_cast<const float*>(panel);
@@ -128,7 +124,7 @@ struct FloatTile {
 
 template <int MR>
 struct Bf16DotTile {
-  static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
     isa::F odd[MR];
     unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
     int pairs = (k + 1) / 2, i = 0;

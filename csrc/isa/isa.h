@@ -16,5 +16,6 @@
 #include "scalar.h"
 #endif
 
+#include "dots.h"
 #include "half.h"
 #include "math.h"

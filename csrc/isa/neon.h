@@ -38,13 +38,15 @@ inline F zero() { return vdupq_n_f32(0.0f); }
 inline F set1(float x) { return vdupq_n_f32(x); }
 inline F load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, F x) { vst1q_f32(p, x); }
-// No masked loads here: the tail goes through four floats on the stack.
+// No masked loads here: a tail goes through four floats on the stack.
 inline F load_n(const float* p, int n) {
+  if (n == kLanes) return vld1q_f32(p);
   float t[kLanes] = {};
   __builtin_memcpy(t, p, sizeof(float) * static_cast<unsigned>(n));
   return vld1q_f32(t);
 }
 inline void store_n(float* p, F x, int n) {
+  if (n == kLanes) return vst1q_f32(p, x);
   float t[kLanes];
   vst1q_f32(t, x);
   __builtin_memcpy(p, t, sizeof(float) * static_cast<unsigned>(n));

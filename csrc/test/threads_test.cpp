@@ -16,7 +16,7 @@ using test::expect;
 // More workers than cores as well: barriers must not rely on a core each.
 constexpr int kCounts[] = {1, 2, 3, 8};
 
-int rounds(int full) { return test::quick ? full / 20 : full; }
+int rounds(int full) { return test::quick ? full / 10 : full; }
 
 void shares() {
   for (int count : {1, 2, 3, 7, 16})
@@ -40,7 +40,7 @@ void regions() {
     Pool pool(count);
     expect(pool.threads() == count, "threads() of %d", count);
     std::vector<int> seen(static_cast<size_t>(count) * 16);  // a cache line each
-    for (int round = 1; round <= rounds(4000); round++) {
+    for (int round = 1; round <= rounds(1000); round++) {
       pool.run([&](const Worker& w) { seen[static_cast<size_t>(w.id) * 16] += w.count; });
       for (int id = 0; id < count; id++)
         expect(seen[static_cast<size_t>(id) * 16] == round * count, "worker %d of %d missed %d", id,
@@ -57,7 +57,7 @@ void barriers() {
   for (int count : kCounts) {
     Pool pool(count);
     std::vector<int> a(static_cast<size_t>(count)), b(a.size());
-    const int phases = rounds(2000);
+    const int phases = rounds(500);
     for (int round = 0; round < 4; round++) {
       std::atomic<int> wrong{0};
       pool.run([&](const Worker& w) {
@@ -94,7 +94,7 @@ void wakeups() {
   Pool pool(4);
   test::Random random(1);
   std::atomic<int> sum{0};
-  const int count = rounds(3000);
+  const int count = rounds(2000);
   for (int round = 0; round < count; round++) {
     pool.run([&](const Worker&) { sum.fetch_add(1, std::memory_order_relaxed); });
     volatile int x = 0;
