@@ -73,14 +73,16 @@ def download(wanted: Wanted, progress: Progress) -> None:
 
 def _fetch(wanted: Wanted, progress: Progress) -> None:
     fruitless = 0
+    most = _size(wanted.part)
     with httpx.Client(follow_redirects=True, timeout=_TIMEOUT) as client:
         while True:
-            before = _size(wanted.part)
             try:
                 _attempt(client, wanted, progress)
                 return
             except (httpx.TransportError, _Cut) as error:
-                fruitless = 0 if _size(wanted.part) > before else fruitless + 1
+                have = _size(wanted.part)
+                fruitless = 0 if have > most else fruitless + 1
+                most = max(most, have)
                 if fruitless >= TRIES:
                     raise SourceError(
                         f"{wanted.label} could not be fetched from {_host(wanted.url)}: "
@@ -124,7 +126,7 @@ def _copy(
 ) -> None:
     done = start
     progress(done, total, wanted.label)
-    for chunk in answer.iter_raw(1 << 20):
+    for chunk in answer.iter_raw():  # as it comes: a fixed size would lose the rest at a cut
         if total is not None and done + len(chunk) > total:
             raise SourceError(f"{wanted.label} is longer than the {total} bytes announced.")
         file.write(chunk)
