@@ -11,6 +11,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -279,7 +280,7 @@ class Toy:
         )
         self.engine = Engine(parts, on_failure, check_idle=True)
 
-    def __enter__(self) -> Toy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -305,7 +306,7 @@ class Answer:
 
     def __init__(self, n: int = 1) -> None:
         self.n = n
-        self.deltas: list[list[Delta]] = [[] for _ in range(n)]
+        self.deltas: list[list[Delta]] = [[] for _ in range(min(n, 200))]
         self.changed = threading.Condition()
         self.broken: str | None = None
 

@@ -84,14 +84,12 @@ class Engine:
         self._on_failure = on_failure
         self._check_idle = check_idle
         self._pools = Pools(parts.memory, plan.kv_blocks)
-        self._manager = BlockManager(
-            plan.facts.states, self._pools, prefix_cache=plan.prefix_cache
-        )
+        self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
         self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._counters = Counters()
-        self._random = random.Random(plan.seed)  # noqa: S311 - sampling, not secrets
+        self._random = random.Random(plan.seed)
         self._wake = threading.Condition()
         self._inbox: list[Callable[[], None]] = []
         self._jobs: dict[str, _Job] = {}
@@ -423,8 +421,10 @@ class Engine:
 
     def _die(self, error: BaseException) -> None:
         """The engine failed: keep the cause, tell everybody."""
-        cause = error if isinstance(error, EngineError) else EngineError(
-            f"The engine failed: {type(error).__name__}: {error}"
+        cause = (
+            error
+            if isinstance(error, EngineError)
+            else EngineError(f"The engine failed: {type(error).__name__}: {error}")
         )
         if cause is not error:
             cause.__cause__ = error
@@ -445,4 +445,3 @@ class Engine:
                 job.sink(Delta(job.request.id, index, (), "", finish="error", error=message))
             except Exception:
                 log.exception("the receiver of request %s failed", job.request.id)
-

@@ -57,17 +57,16 @@ class Plan:
     def describe(self) -> str:
         """A few lines for the ready block."""
         facts = self.facts
-        lines = [
-            f"model     {facts.name} ({facts.architecture}), "
-            f"weights {_mebibytes(facts.weights_bytes)}",
-            f"context   {self.context} tokens per request (the model was trained on "
-            f"{facts.trained_context})",
-            f"kv pool   {self.kv_tokens} tokens shared by all requests, up to "
-            f"{_mebibytes(self.kv_bytes)}, {self.kv_dtype}, taken as needed",
-            f"running   up to {self.max_running} requests at once, "
-            f"{self.step_tokens} tokens per step, {self.max_waiting} may wait",
-            f"backend   {facts.backend}, {facts.threads} threads",
-        ]
+        rows = {
+            "model": f"{facts.name} ({facts.architecture}), {_mebibytes(facts.weights_bytes)}",
+            "context": f"{self.context} of {facts.trained_context} tokens, for each request",
+            "kv pool": f"{self.kv_tokens} tokens, for all requests together, taken as needed "
+            f"up to {_mebibytes(self.kv_bytes)} ({self.kv_dtype})",
+            "running": f"up to {self.max_running} requests, {self.step_tokens} tokens a step; "
+            f"{self.max_waiting} more may wait",
+            "backend": f"{facts.backend}, {facts.threads} threads",
+        }
+        lines = [f"{name:9} {text}" for name, text in rows.items()]
         return "\n".join(lines + [f"note      {note}" for note in self.notes])
 
 

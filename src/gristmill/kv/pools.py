@@ -19,9 +19,7 @@ class Pools:
     Memory that cannot grow is a full pool, not an error: the scheduler then preempts.
     """
 
-    def __init__(
-        self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES
-    ) -> None:
+    def __init__(self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES) -> None:
         self._memory = memory
         self._limits = tuple(limits)
         self._slab_bytes = slab_bytes
@@ -57,9 +55,7 @@ class Pools:
         return sum(self._memory.blocks(g) * self._memory.block_bytes(g) for g in groups)
 
 
-def block_limits(
-    states: Sequence[StateSpec], tokens: int, step_tokens: int
-) -> tuple[int, ...]:
+def block_limits(states: Sequence[StateSpec], tokens: int, step_tokens: int) -> tuple[int, ...]:
     """Blocks per group that together serve ``tokens`` tokens.
 
     A full-attention group holds all of them. A window group holds what one sequence needs in

@@ -1,0 +1,144 @@
+"""From a checkpoint to a running engine."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from gristmill import backends, models
+from gristmill.backends.ops import Backend, Memory, Wanted, Weight, state_groups
+from gristmill.engine.engine import Engine, Parts
+from gristmill.engine.machine import Machine, look
+from gristmill.engine.plan import Facts, Plan, groups_of, resolve
+from gristmill.engine.watchdog import Watchdog
+from gristmill.errors import EngineError
+from gristmill.options import Options
+from gristmill.text.detokenizer import Detokenizer
+from gristmill.text.tokenizer import Tokenizer
+from gristmill.types import Checkpoint
+
+log = logging.getLogger("gristmill.loader")
+
+Progress = Callable[[float], None]
+"""Told the share of the weights that is packed, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that answers. ``close`` ends its engine and its threads."""
+
+    checkpoint: Checkpoint
+    model: models.Model
+    tokenizer: Tokenizer
+    backend: Backend
+    plan: Plan
+    engine: Engine
+    watchdog: Watchdog
+
+    def close(self, drain_timeout: float = 0.0) -> None:
+        """Let running requests finish within ``drain_timeout`` seconds, then end all."""
+        self.engine.close(drain_timeout)
+        self.watchdog.close()
+        self.backend.close()
+
+
+def load(
+    checkpoint: Checkpoint,
+    options: Options,
+    progress: Progress | None = None,
+    *,
+    on_failure: Callable[[EngineError], None] | None = None,
+    backend: str = "cpu",
+    machine: Machine | None = None,
+) -> Loaded:
+    """Pack the weights, decide the plan, start the engine.
+
+    Raises UnsupportedError or FormatError for the model, UsageError for the options,
+    ResourceError when the machine is too small. ``on_failure`` is the engine's.
+    """
+    machine = look() if machine is None else machine
+    model = models.build(checkpoint, options.context)
+    threads = options.threads or (machine.cores if backend == "cpu" else None)
+    place = backends.open(backend, threads)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(Tokenizer.from_gguf, checkpoint.metadata)
+            weights = pack(place, model.wanted(), checkpoint, progress or _nobody)
+            tokenizer = reading.result()
+        memory = place.memory(model.states(), options.kv_dtype)
+        facts = _facts(checkpoint, model, place, memory, weights)
+        plan = resolve(options, facts, machine if options.kv_bytes else _after(machine))
+        if plan.context != (options.context or model.config.context):
+            model = models.build(checkpoint, plan.context)
+        program = place.compile(partial(model.forward, weights=weights), memory)
+        parts = Parts(
+            plan=plan,
+            backend=place,
+            memory=memory,
+            program=program,
+            vocab=model.config.vocab,
+            eos=frozenset(tokenizer.eos_ids),
+            detokenizer=partial(Detokenizer, tokenizer),
+        )
+        engine = Engine(parts, on_failure, check_idle=log.isEnabledFor(logging.DEBUG))
+    except BaseException:
+        place.close()
+        raise
+    watchdog = Watchdog(engine, plan.step_timeout)
+    return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog)
+
+
+def pack(
+    backend: Backend, wanted: list[Wanted], checkpoint: Checkpoint, progress: Progress
+) -> dict[str, Weight]:
+    """Every wanted weight, packed; file pages that are no longer needed are given back."""
+    uses = Counter(part.tensor for want in wanted for part in want.parts)
+    sizes = {name: tensor.data.nbytes for name, tensor in checkpoint.tensors.items()}
+    total = sum(sizes.get(name, 0) for name in uses) or 1
+    done = 0
+    weights: dict[str, Weight] = {}
+    for want in wanted:
+        weights[want.name] = backend.pack(want, checkpoint.tensors)
+        for part in want.parts:
+            uses[part.tensor] -= 1
+            if uses[part.tensor] == 0:
+                done += sizes[part.tensor]
+                checkpoint.release(checkpoint.tensors[part.tensor])
+        progress(min(1.0, done / total))
+    return weights
+
+
+def _facts(
+    checkpoint: Checkpoint,
+    model: models.Model,
+    backend: Backend,
+    memory: Memory,
+    weights: Mapping[str, Weight],
+) -> Facts:
+    name = checkpoint.metadata.get("general.name")
+    groups = groups_of(state_groups(model.states()))
+    return Facts(
+        name=name if isinstance(name, str) and name else checkpoint.path.stem,
+        architecture=model.config.architecture,
+        trained_context=model.config.context,
+        states=groups,
+        block_bytes=tuple(memory.block_bytes(group) for group in range(len(groups))),
+        weights_bytes=sum(weight.nbytes for weight in weights.values()),
+        backend=backend.name,
+        threads=backend.threads,
+    )
+
+
+def _after(machine: Machine) -> Machine:
+    """The machine again, now that the weights have their memory."""
+    now = look()
+    available = min(machine.memory_available, now.memory_available)
+    return Machine(machine.memory_limit, available, machine.cores)
+
+
+def _nobody(share: float) -> None:
+    del share
