@@ -118,6 +118,16 @@ def attach(state: State, engine: FakeEngine) -> None:
     state.served = served
 
 
+def stop(running: Running) -> None:
+    """Ends a server and its engine."""
+    running.engine.hold.set()
+    if running.thread.is_alive():
+        running.call(running.server.stop)
+        running.thread.join(15)
+    running.engine.close()
+    assert not running.thread.is_alive()
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Running]]:
     """Starts servers and stops them after the test."""
@@ -130,9 +140,4 @@ def serve() -> Iterator[Callable[..., Running]]:
 
     yield start
     for each in running:
-        each.engine.hold.set()
-        if each.thread.is_alive():
-            each.call(each.server.stop)
-            each.thread.join(15)
-        each.engine.close()
-        assert not each.thread.is_alive()
+        stop(each)

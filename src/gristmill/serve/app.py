@@ -70,7 +70,8 @@ def create_app(state: State) -> FastAPI:
     app.state.gristmill = state
     errors.install(app)
     for path, handler in _GET:
-        app.add_api_route(path, handler, methods=["GET", "HEAD"], response_model=None)
+        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+        app.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False)
     for path, handler, body in _POST:
         app.add_api_route(
             path, handler, methods=["POST"], response_model=None, openapi_extra=_schema(body)
