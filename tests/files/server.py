@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(site: Site) -> Iterator[Site]:
+def serving(site: Site) -> Generator[Site]:
     """Run a server for ``site`` on a free port of this machine."""
     handler = type("Handler", (_Handler,), {"site": site})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

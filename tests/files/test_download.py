@@ -58,7 +58,10 @@ def names(folder: Path) -> list[str]:
 
 def test_a_file_arrives_whole_with_progress(site: Site, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None, str]] = []
-    download(wanted(site, tmp_path, size=len(DATA), sha256=SHA), lambda *a: seen.append(a))
+    download(
+        wanted(site, tmp_path, size=len(DATA), sha256=SHA),
+        lambda done, total, label: seen.append((done, total, label)),
+    )
     assert (tmp_path / "data.bin").read_bytes() == DATA
     assert names(tmp_path) == ["data.bin"]
     done = [d for d, _, _ in seen]
@@ -196,7 +199,11 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_starts(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=len(DATA) - 1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+
+    def small_disk(_path: Path) -> object:
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", small_disk)
     with pytest.raises(ResourceError, match="disk is full"):
         download(wanted(site, tmp_path), no_progress)
     assert names(tmp_path) == []

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from pathlib import Path
+from typing import cast
 
 import gguf
 import numpy as np
@@ -141,8 +142,7 @@ def test_number_arrays_of_every_type(tmp_path: Path, kind: int, dtype: str) -> N
         raw.key("k", raw.ARRAY, raw.array(kind, 4, want.tobytes())),
     )
     path.write_bytes(raw.Raw(keys=list(entry)).build())
-    got = open_gguf(path).metadata["k"]
-    assert isinstance(got, np.ndarray)
+    got = cast("np.ndarray", open_gguf(path).metadata["k"])
     assert got.dtype == want.dtype
     assert got.tolist() == want.tolist()
     assert not got.flags.writeable
@@ -157,13 +157,11 @@ def test_both_versions_nested_arrays_and_strings_that_are_not_utf8(
     file.version = version
     path.write_bytes(file.build())
     found = open_model(path)
-    words = found.metadata["words"]
-    assert isinstance(words, list)
+    words = cast("list[str]", found.metadata["words"])
     assert [w.encode("utf-8", "surrogateescape") for w in words] == [b"a", b"\xff\xc3"]
-    nested = found.metadata["nested"]
-    assert isinstance(nested, list)
-    assert nested[0].tolist() == [True, False]
-    assert nested[0].dtype == np.bool_
+    (inner,) = cast("list[np.ndarray]", found.metadata["nested"])
+    assert inner.tolist() == [True, False]
+    assert inner.dtype == np.bool_
     assert found.tensors["a"].shape == (2, 32)
     assert bytes(found.tensors["a"].data) == bytes(range(68))
 

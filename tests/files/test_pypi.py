@@ -88,7 +88,10 @@ def test_no_such_package(wheels: Path) -> None:
 
 
 def test_no_pip(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pypi.importlib.util, "find_spec", lambda _name: None)
+    def nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(pypi.importlib.util, "find_spec", nothing)
     with pytest.raises(SourceError, match="needs pip"):
         resolve("pypi:toy-model")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,7 @@ def _page(d: Description) -> Iterator[str]:
     for key, value in d.metadata.items():
         yield f"  {_plain(key)} = {_plain(_brief(value))}"
     yield ""
-    yield "CHAT TEMPLATE" if d.chat_template is not None else "This model has no chat template."
+    yield ("CHAT TEMPLATE" if d.chat_template is not None else "This model has no chat template.")
     if d.chat_template is not None:
         yield from (f"  {_plain(line)}" for line in d.chat_template.split("\n"))
 
@@ -168,11 +168,11 @@ def _print_json(value: object) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def progress_bar() -> Generator[Progress]:
     """A ``Progress`` on stderr: a bar with size, rate and time left on a terminal, a line
     now and then elsewhere. Nothing is shown before the first report."""
     if not sys.stderr.isatty():
-        yield _progress_lines(lambda line: click.echo(line, err=True))
+        yield progress_lines(lambda line: click.echo(line, err=True))
         return
     from rich.console import Console
     from rich.progress import (
@@ -214,7 +214,7 @@ def progress_bar() -> Iterator[Progress]:
             bar.stop()
 
 
-def _progress_lines(
+def progress_lines(
     write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> Progress:
     """Progress for a log: each step once, then a line every few seconds."""

@@ -107,8 +107,9 @@ def _count(value: object) -> int | None:
 def _short(value: object) -> object:
     """Plain data for a metadata value; only the first items of a long array."""
     if isinstance(value, np.ndarray):
-        items: list[object] = value[:_FIRST_ITEMS].tolist()
-        return {"length": len(value), "first": [_short(item) for item in items]}
+        numbers = cast("np.ndarray[tuple[int], np.dtype[np.generic]]", value)
+        items: list[object] = numbers[:_FIRST_ITEMS].tolist()
+        return {"length": numbers.size, "first": [_short(item) for item in items]}
     if isinstance(value, list):
         entries = cast("list[object]", value)
         return {"length": len(entries), "first": [_short(v) for v in entries[:_FIRST_ITEMS]]}

@@ -37,7 +37,7 @@ def _parse(reference: str) -> tuple[str, str, str | None]:
         raise UsageError(
             f"{reference!r} does not name a model file; an address that ends in .gguf is needed."
         )
-    return urlunsplit(url._replace(fragment="")), name, match[1].lower() if match else None
+    return (urlunsplit(url._replace(fragment="")), name, match[1].lower() if match else None)
 
 
 def fetch(store: Store, reference: str, progress: Progress) -> StoredModel:

@@ -96,7 +96,7 @@ def _list_files(repo: str) -> tuple[str, list[HubFile]]:
 
 def _address(repo: str, path: str, revision: str) -> tuple[str, dict[str, str]]:
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
     url = hf_hub_url(repo, path, revision=revision, endpoint=_endpoint())
     return url, dict(build_hf_headers(library_name="gristmill"))

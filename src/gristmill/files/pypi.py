@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -64,7 +64,7 @@ def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
 
 
 @contextmanager
-def _scratch(store: Store) -> Iterator[Path]:
+def _scratch(store: Store) -> Generator[Path]:
     """A folder on the store's disk that is gone afterwards."""
     base = store.make(store.home / "tmp")
     with disk_errors(base):

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -125,7 +125,7 @@ class Store:
         return freed
 
     @contextmanager
-    def lock(self, name: str, waiting: Callable[[], None]) -> Iterator[None]:
+    def lock(self, name: str, waiting: Callable[[], None]) -> Generator[None]:
         """Hold the lock ``name`` against other processes and threads.
 
         ``waiting`` is called once when somebody else holds it. The operating system frees
@@ -190,7 +190,7 @@ def _strings(value: object) -> list[str]:
 
 
 @contextmanager
-def disk_errors(path: Path, *leftovers: Path) -> Iterator[None]:
+def disk_errors(path: Path, *leftovers: Path) -> Generator[None]:
     """Turn a full or read-only disk into a ``ResourceError``; delete ``leftovers`` then."""
     try:
         yield
