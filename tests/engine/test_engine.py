@@ -233,6 +233,25 @@ def test_prefix_cache_counts_and_saves() -> None:
         assert (stats.prefix_queries, stats.prefix_hits) == (3 * len(prompt), 160)
 
 
+@pytest.mark.parametrize("window_blocks", [6, 9, 14, 40])
+def test_return_to_a_shorter_prompt(window_blocks: int) -> None:
+    """BC-41: growing turns, then back to the first prompt and to a fork far behind the window,
+    with window blocks evicted in between: always what a cold run gives."""
+    states = (FULL, Window(1, 8, 70))
+    turns = [tuple(1 + (i * i) % 50 for i in range(length)) for length in (90, 200, 330)]
+    fork = (*turns[2][:130], 9, 9, 9)
+    prompts = [*turns, turns[0], fork, turns[1], turns[2], fork, turns[0]]
+    plan = make_plan(states, [64, window_blocks], context=512, step_tokens=32)
+    hits = 0
+    with Toy(plan) as toy:
+        for number, prompt in enumerate(prompts):
+            answer = toy.ask(Request(str(number), prompt, greedy(max_tokens=9, ignore_eos=True)))
+            assert answer.tokens() == oracle(prompt, states, 9, [EOS])
+            timings = answer.last().timings
+            hits += timings.cached_tokens if timings else 0
+    assert hits > 0 or window_blocks < 9
+
+
 def test_n_answers_share_the_prompt() -> None:
     prompt = tuple(range(1, 61)) * 4
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=20)

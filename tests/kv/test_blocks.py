@@ -187,6 +187,17 @@ def test_window_hit_falls_back_when_the_window_is_gone() -> None:
     manager.release(table)
 
 
+def test_window_hit_needs_the_whole_window() -> None:
+    """Of the three blocks only the middle one is left: no point has its whole window."""
+    manager = BlockManager([FULL, Window(1, 8, 65)], Counted([64, 3]))
+    table, _ = fill(manager, tokens_of((1, 96)))  # lets go of block 0
+    manager.release(table)  # block 2, then block 1
+    other, _ = fill(manager, tokens_of((2, 64)))  # takes blocks 0 and 2
+    manager.release(other)
+    again = manager.open()
+    assert manager.match(again, tokens_of((1, 97))) == 0
+
+
 def test_recurrent_state_is_refused() -> None:
     with pytest.raises(UnsupportedError):
         BlockManager([Slot(7)], Counted([1]))

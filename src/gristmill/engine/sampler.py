@@ -5,7 +5,6 @@ from __future__ import annotations
 from gristmill.backends.ops import F32, Backend, Choice, Chooser
 from gristmill.engine.scheduler import StepPlan
 from gristmill.engine.sequence import Sequence
-from gristmill.engine.step import wanted_rows
 from gristmill.errors import EngineError
 from gristmill.types import TokenLogprob
 
@@ -34,9 +33,9 @@ class Sampler:
         row = 0
         for span in plan.spans:
             sequence = span.sequence
-            wanted = len(wanted_rows(span))
-            if sequence.scored is not None:
-                self._score(sequence, logits, row, wanted - span.choose)
+            wanted = len(span.wanted)
+            if wanted and sequence.scored is not None:
+                self._score(sequence, sequence.scored, logits, row, wanted)
             row += wanted
             if span.choose:
                 if sequence.chooser is None:
@@ -50,12 +49,10 @@ class Sampler:
         choices = self._backend.choose(logits, rows, choosers, banned)
         return list(zip(sequences, choices, strict=True))
 
-    def _score(self, sequence: Sequence, logits: F32, row: int, count: int) -> None:
-        """The log-probabilities of the next ``count`` prompt tokens, from rows ``row``…"""
-        top = sequence.scored
-        if count <= 0 or top is None:
-            return
+    def _score(self, sequence: Sequence, top: int, logits: F32, row: int, count: int) -> None:
+        """The log-probabilities of the next prompt tokens, from ``count`` rows at most."""
         first = len(sequence.prompt_logprobs)
         tokens = sequence.request.prompt[first : first + count]
-        choices = self._backend.logprobs(logits, range(row, row + count), tokens, top)
+        rows = range(row, row + len(tokens))
+        choices = self._backend.logprobs(logits, rows, tokens, top) if tokens else []
         sequence.prompt_logprobs.extend(TokenLogprob(c.token, c.logprob, c.top) for c in choices)

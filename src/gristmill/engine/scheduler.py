@@ -20,12 +20,16 @@ from time import monotonic
 from gristmill.engine.sequence import Sequence
 from gristmill.kv.blocks import BlockManager
 
+SCORED_CHUNK = 32
+"""Most tokens a step computes of a prompt that wants logits for each of them."""
+
 
 @dataclass(slots=True)
 class Span:
     """Rows ``[row, row + count)`` of a step: tokens ``[computed, computed + count)``.
 
-    ``choose`` is true if the last row's logits give the sequence's next token.
+    ``choose`` is true if the last row's logits give the sequence's next token; ``wanted`` are
+    all rows whose logits are wanted, those that score the prompt included.
     """
 
     sequence: Sequence
@@ -33,6 +37,7 @@ class Span:
     count: int
     computed: int
     choose: bool
+    wanted: range
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ def shares(gaps: Seq[int], budget: int) -> list[int]:
     never wait for a long one; the other half goes by age, so that the long one is never
     starved. What one half leaves over the other takes. Answers come before everything.
     """
+    if sum(gaps) <= budget:
+        return list(gaps)
     granted = [0] * len(gaps)
     ones = sum(1 for gap in gaps if gap == 1)
     quick = min(budget, max(ones, budget // 2))
@@ -125,14 +132,13 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step; None if nothing can be computed now."""
         self._admit()
-        granted = shares([sequence.chunk for sequence in self.running], self._step_tokens)
+        granted = shares([_chunk(sequence) for sequence in self.running], self._step_tokens)
         spans: list[Span] = []
         row = 0
         for sequence, count in zip(list(self.running), granted, strict=True):
             if count == 0 or not self._has_room(sequence, sequence.computed + count):
                 continue
-            choose = count == sequence.gap and len(sequence.tokens) < sequence.end
-            spans.append(Span(sequence, row, count, sequence.computed, choose))
+            spans.append(_span(sequence, row, count))
             row += count
         return StepPlan(spans, row) if spans else None
 
@@ -199,6 +205,23 @@ class Scheduler:
         sequence.running = False
         self.running.remove(sequence)
         self._manager.release(sequence.table)
+
+
+def _chunk(sequence: Sequence) -> int:
+    """Most tokens that one step may compute of a sequence."""
+    gap = len(sequence.tokens) - sequence.computed
+    return gap if gap == 1 or sequence.scored is None else min(gap, SCORED_CHUNK)
+
+
+def _span(sequence: Sequence, row: int, count: int) -> Span:
+    computed, known = sequence.computed, len(sequence.tokens)
+    after = computed + count
+    choose = after == known < sequence.end
+    first, end = row + count - 1, row + count if choose else row + count - 1
+    if sequence.scored is not None:
+        first = row + max(0, len(sequence.prompt_logprobs) - 1 - computed)
+        end = end if choose else row + min(after, sequence.prompt_tokens - 1) - computed
+    return Span(sequence, row, count, computed, choose, range(first, end))
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

@@ -10,9 +10,6 @@ from gristmill.engine.output import Output
 from gristmill.kv.blocks import BlockTable
 from gristmill.types import Request, Sink, TokenLogprob
 
-LOGPROB_CHUNK = 32
-"""Most prompt tokens a step computes of a sequence that wants logits for each of them."""
-
 
 @dataclass(slots=True)
 class Clock:
@@ -68,11 +65,6 @@ class Sequence:
     def gap(self) -> int:
         """Tokens known but not computed: the one number that a step makes smaller."""
         return len(self.tokens) - self.computed
-
-    @property
-    def chunk(self) -> int:
-        """Most tokens that one step may compute of this sequence."""
-        return self.gap if self.scored is None else min(self.gap, LOGPROB_CHUNK)
 
     @property
     def scored(self) -> int | None:

@@ -11,7 +11,7 @@ from array import array
 import numpy as np
 
 from gristmill.backends.ops import F32, I32, Batch, Program
-from gristmill.engine.scheduler import Span, StepPlan
+from gristmill.engine.scheduler import StepPlan
 
 
 class Stepper:
@@ -35,7 +35,7 @@ class Stepper:
             ids += span.sequence.tokens[start:end]
             positions += self._positions[start:end]
             spans.extend((span.row, span.count, start))
-            outputs.extend(wanted_rows(span))
+            outputs.extend(span.wanted)
         tables = tuple(self._table(plan, group) for group in range(self._groups))
         return Batch(
             _numpy(ids), _numpy(positions), _numpy(spans).reshape(-1, 3), tables, _numpy(outputs)
@@ -51,18 +51,6 @@ class Stepper:
             table += row
             table += self._padding[: width - len(row)]
         return _numpy(table).reshape(len(rows), width)
-
-
-def wanted_rows(span: Span) -> range:
-    """Rows of a span whose logits are wanted: the last, or those that score the prompt."""
-    last = span.row + span.count - 1
-    sequence = span.sequence
-    if sequence.scored is None:
-        return range(last, last + span.choose)
-    first = max(span.computed, len(sequence.prompt_logprobs) - 1)
-    scoring = min(span.computed + span.count, sequence.prompt_tokens - 1)
-    end = last + 1 if span.choose else span.row + scoring - span.computed
-    return range(span.row + first - span.computed, end)
 
 
 def _numpy(values: array[int]) -> I32:

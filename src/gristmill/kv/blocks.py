@@ -67,7 +67,9 @@ class BlockTable:
 
     ``rows[g]`` are group g's block ids; ``starts[g]`` its first entry that is still held.
     ``digests`` are those of the sequence's full blocks as far as anyone asked for them;
-    ``registered`` blocks from the start have been offered to the hash map.
+    ``registered`` blocks from the start have been offered to the hash map. ``room`` tokens
+    have their blocks in every group; before ``due`` tokens are computed nothing is to be
+    published or let go (both save time: most steps add one token).
     """
 
     root: bytes
@@ -75,6 +77,8 @@ class BlockTable:
     starts: list[int]
     digests: list[bytes] = field(default_factory=list[bytes])
     registered: int = 0
+    room: int = 0
+    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ class BlockManager:
                 row.append(block)
             table.starts[index] = first
         table.registered = hit
+        table.room = length
         self._live[id(table)] = table
         return length
 
@@ -219,24 +224,27 @@ class BlockManager:
         Window groups, which take blocks back as they go, get room for the first ``near``
         tokens only, if that is given.
         """
+        if tokens <= table.room:
+            return True
         need = blocks_for(tokens)
         soon = need if near is None else min(need, blocks_for(near))
         missing = [
             max(0, (need if group.window is None else soon) - len(row))
             for group, row in zip(self._groups, table.rows, strict=True)
         ]
-        if not any(missing):
-            return True
         if not all(self._ensure(i, n) for i, n in enumerate(missing)):
             return False
         for group, row, n in zip(self._groups, table.rows, missing, strict=True):
             for _ in range(n):
                 row.append(group.take())
+        table.room = min(map(len, table.rows)) * BLOCK_TOKENS
         self._live[id(table)] = table
         return True
 
     def commit(self, table: BlockTable, tokens: array[int], computed: int) -> None:
         """The first ``computed`` tokens are in memory: publish full blocks, let old ones go."""
+        if computed < table.due:
+            return
         full = computed // BLOCK_TOKENS
         if self._prefix_cache:
             for entry in range(table.registered, full):
@@ -245,9 +253,12 @@ class BlockManager:
                     if row[entry] != LET_GO:
                         group.publish(row[entry], digest)
             table.registered = max(table.registered, full)
+        table.due = (full + 1) * BLOCK_TOKENS
         for index, group in enumerate(self._groups):
             if group.window is not None:
                 self._let_go(table, index, group.first_needed(computed))
+                leaves = (table.starts[index] + 1) * BLOCK_TOKENS + group.window - 1
+                table.due = min(table.due, leaves)
 
     def release(self, table: BlockTable) -> None:
         """Take back every block of the table, the last first, so that leaves are evicted first."""
@@ -257,7 +268,7 @@ class BlockManager:
                 group.drop(row[entry])
             del row[:]
             table.starts[index] = 0
-        table.registered = 0
+        table.registered = table.room = table.due = 0
         self._live.pop(id(table), None)
         self.releases += 1
 
