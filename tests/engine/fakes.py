@@ -16,7 +16,16 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.backends.ops import BLOCK_TOKENS, F32, Batch, Choice, Chooser, Ops, Wanted, X
+from gristmill.backends.ops import (
+    BLOCK_TOKENS,
+    F32,
+    Batch,
+    Choice,
+    Chooser,
+    Ops,
+    Wanted,
+    X,
+)
 from gristmill.engine.engine import Engine, Parts
 from gristmill.engine.plan import Facts, Plan
 from gristmill.errors import EngineError, RequestError, ResourceError
@@ -103,7 +112,9 @@ class ToyProgram:
     def _logits(self, batch: Batch, number: int, position: int) -> F32:
         seen = hashlib.blake2b(digest_size=8)
         for group, spec in enumerate(self.memory.states):
-            first = max(0, position - spec.window + 1) if isinstance(spec, Window) else 0
+            first = (
+                max(0, position - spec.window + 1) if isinstance(spec, Window) else 0
+            )
             where = np.arange(first, position + 1)
             blocks = batch.tables[group][number, where // BLOCK_TOKENS]
             assert (blocks >= 0).all(), "reading a block that was let go"
@@ -196,7 +207,9 @@ class ToyBackend:
         self, logits: F32, rows: Sequence[int], tokens: Sequence[int], top: int
     ) -> list[Choice]:
         pairs = zip(rows, tokens, strict=True)
-        return [_choice(logits[row].astype(np.float64), token, top) for row, token in pairs]
+        return [
+            _choice(logits[row].astype(np.float64), token, top) for row, token in pairs
+        ]
 
     def close(self) -> None: ...
 
@@ -204,7 +217,9 @@ class ToyBackend:
 def _choice(raw: npt.NDArray[np.float64], token: int, top: int) -> Choice:
     logprobs = raw - np.log(np.exp(raw).sum())
     best = np.argsort(-logprobs)[:top]
-    return Choice(token, float(logprobs[token]), tuple((int(b), float(logprobs[b])) for b in best))
+    return Choice(
+        token, float(logprobs[token]), tuple((int(b), float(logprobs[b])) for b in best)
+    )
 
 
 class ToyDetokenizer:
@@ -239,7 +254,9 @@ def make_plan(
 ) -> Plan:
     """A plan for the toy, every number given."""
     blocks = [4 * context // BLOCK_TOKENS] * len(states) if blocks is None else blocks
-    facts = Facts("toy", "toy", context, tuple(states), (256,) * len(states), 0, "toy", 1)
+    facts = Facts(
+        "toy", "toy", context, tuple(states), (256,) * len(states), 0, "toy", 1
+    )
     return Plan(
         facts=facts,
         context=context,
@@ -349,7 +366,10 @@ def greedy(**fields: object) -> SamplingParams:
 
 
 def oracle(
-    prompt: Sequence[int], states: Sequence[StateSpec], count: int, banned: Sequence[int] = ()
+    prompt: Sequence[int],
+    states: Sequence[StateSpec],
+    count: int,
+    banned: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """What greedy decoding gives, worked out without engine, blocks or tables."""
     tokens = list(prompt)

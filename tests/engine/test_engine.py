@@ -36,13 +36,29 @@ LAYOUTS: list[tuple[StateSpec, ...]] = [
 ]
 
 prompts = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 45)), min_size=1, max_size=9
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 45)),
+    min_size=1,
+    max_size=9,
 )
 
 
 def prompt_of(blocks: int, value: int, rest: int) -> tuple[int, ...]:
     """Prompts of whole blocks that many share, and a rest."""
     return tuple([5] * 32 * blocks + [1 + value] * rest)
+
+
+class Finishes(list[str]):
+    """A sink that notes who finishes when."""
+
+    def __call__(self, delta: Delta) -> None:
+        if delta.finish is not None:
+            self.append(delta.request_id)
+
+    def wait(self, count: int) -> list[str]:
+        deadline = time.monotonic() + 30
+        while len(self) < count and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return list(self)
 
 
 # ------------------------------------------------------------- any schedule
@@ -79,7 +95,8 @@ def test_any_schedule_gives_the_same_tokens(
         wanted = greedy(max_tokens=40)
         asked = [prompt_of(*shape) for shape in shapes]
         answers = [
-            toy.submit(Request(str(i), prompt, wanted)) for i, prompt in enumerate(asked)
+            toy.submit(Request(str(i), prompt, wanted))
+            for i, prompt in enumerate(asked)
         ]
         for prompt, answer in zip(asked, answers, strict=True):
             answer.wait()
@@ -104,20 +121,12 @@ def test_pressure_preempts_and_nobody_errors() -> None:
 
 def test_oldest_finish_first_under_pressure() -> None:
     """Preempting the youngest never lets a late request overtake an early one of its size."""
-    order: list[str] = []
-
-    def sink(delta: Delta) -> None:
-        if delta.finish is not None:
-            order.append(delta.request_id)
-
+    order = Finishes()
     with Toy(make_plan(blocks=[9], context=256, max_running=8)) as toy:
         for i in range(6):
             wanted = greedy(max_tokens=100, ignore_eos=True)
-            toy.engine.submit(Request(str(i), (i + 1,) * 20, wanted), sink)
-        deadline = time.monotonic() + 30
-        while len(order) < 6 and time.monotonic() < deadline:
-            time.sleep(0.005)
-    assert order == sorted(order)
+            toy.engine.submit(Request(str(i), (i + 1,) * 20, wanted), order)
+        assert order.wait(6) == [str(i) for i in range(6)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -159,9 +168,14 @@ def test_random_aborts_leave_nothing_behind() -> None:
         answers: dict[str, Answer] = {}
         prompts: dict[str, tuple[int, ...]] = {}
         for i in range(64):
-            prompt = tuple(dice.randrange(1, VOCAB) for _ in range(dice.randrange(1, 150)))
+            prompt = tuple(
+                dice.randrange(1, VOCAB) for _ in range(dice.randrange(1, 150))
+            )
             request = Request(
-                str(i), prompt, greedy(max_tokens=dice.randrange(0, 60)), n=dice.choice([1, 1, 3])
+                str(i),
+                prompt,
+                greedy(max_tokens=dice.randrange(0, 60)),
+                n=dice.choice([1, 1, 3]),
             )
             prompts[request.id] = prompt
             answers[request.id] = toy.submit(request)
@@ -173,14 +187,18 @@ def test_random_aborts_leave_nothing_behind() -> None:
         for name, answer in answers.items():
             answer.wait()
             reasons = {answer.last(index).finish for index in range(answer.n)}
-            assert reasons <= ({"stop", "length", "abort"} if name in gone else {"stop", "length"})
+            assert reasons <= (
+                {"stop", "length", "abort"} if name in gone else {"stop", "length"}
+            )
             known = oracle(prompts[name], states, 60)
             for index in range(answer.n):
                 assert answer.tokens(index) == known[: len(answer.tokens(index))]
         assert toy.used() == [0, 0]
         stats = toy.engine.stats()
         assert (stats.running, stats.waiting) == (0, 0)
-        assert sum(stats.finished.values()) == sum(answer.n for answer in answers.values())
+        assert sum(stats.finished.values()) == sum(
+            answer.n for answer in answers.values()
+        )
 
 
 def test_abort_takes_effect_within_a_step() -> None:
@@ -225,9 +243,17 @@ def test_prefix_cache_counts_and_saves() -> None:
         computed = toy.engine.stats().computed_tokens
         second = toy.ask(Request("2", prompt, greedy(max_tokens=2))).last().timings
         saved = 2 * computed - toy.engine.stats().computed_tokens
-        other = toy.ask(Request("3", prompt, greedy(max_tokens=2), cache_salt="x")).last().timings
+        other = (
+            toy.ask(Request("3", prompt, greedy(max_tokens=2), cache_salt="x"))
+            .last()
+            .timings
+        )
         assert first and second and other
-        assert (first.cached_tokens, second.cached_tokens, other.cached_tokens) == (0, 160, 0)
+        assert (first.cached_tokens, second.cached_tokens, other.cached_tokens) == (
+            0,
+            160,
+            0,
+        )
         assert saved == 160
         stats = toy.engine.stats()
         assert (stats.prefix_queries, stats.prefix_hits) == (3 * len(prompt), 160)
@@ -238,14 +264,18 @@ def test_return_to_a_shorter_prompt(window_blocks: int) -> None:
     """BC-41: growing turns, then back to the first prompt and to a fork far behind the window,
     with window blocks evicted in between: always what a cold run gives."""
     states = (FULL, Window(1, 8, 70))
-    turns = [tuple(1 + (i * i) % 50 for i in range(length)) for length in (90, 200, 330)]
+    turns = [
+        tuple(1 + (i * i) % 50 for i in range(length)) for length in (90, 200, 330)
+    ]
     fork = (*turns[2][:130], 9, 9, 9)
     prompts = [*turns, turns[0], fork, turns[1], turns[2], fork, turns[0]]
     plan = make_plan(states, [64, window_blocks], context=512, step_tokens=32)
     hits = 0
     with Toy(plan) as toy:
         for number, prompt in enumerate(prompts):
-            answer = toy.ask(Request(str(number), prompt, greedy(max_tokens=9, ignore_eos=True)))
+            answer = toy.ask(
+                Request(str(number), prompt, greedy(max_tokens=9, ignore_eos=True))
+            )
             assert answer.tokens() == oracle(prompt, states, 9, [EOS])
             timings = answer.last().timings
             hits += timings.cached_tokens if timings else 0
@@ -260,38 +290,63 @@ def test_n_answers_share_the_prompt() -> None:
         assert toy.engine.stats().computed_tokens < 2 * len(prompt)
         for index in range(4):
             alone = SamplingParams(temperature=1.0, seed=5 + index, max_tokens=20)
-            assert toy.ask(Request("one", prompt, alone)).tokens() == answer.tokens(index)
+            assert toy.ask(Request("one", prompt, alone)).tokens() == answer.tokens(
+                index
+            )
         timings = [answer.last(index).timings for index in range(4)]
         assert [t.cached_tokens if t else None for t in timings] == [0, 224, 224, 224]
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    plan = make_plan(context=2048, step_tokens=32)
-    with Toy(plan) as toy:
-        long = toy.submit(Request("long", (7,) * 1500, greedy(max_tokens=1)))
-        short = toy.submit(Request("short", (3,) * 20, greedy(max_tokens=1)))
-        short.wait()
-        assert not long.done()
-        long.wait()
+    order = Finishes()
+    with Toy(make_plan(context=2048, step_tokens=32)) as toy:
+        toy.program.gate = threading.Event()
+        toy.engine.submit(Request("long", (7,) * 1500, greedy(max_tokens=1)), order)
+        toy.engine.submit(Request("short", (3,) * 20, greedy(max_tokens=1)), order)
+        toy.program.gate.set()
+        assert order.wait(2) == ["short", "long"]
+
+
+def test_short_prompts_do_not_starve_a_long_one() -> None:
+    """However many short ones keep coming, half of every step is the long one's."""
+    order = Finishes()
+    with Toy(make_plan(context=2048, step_tokens=32, max_running=3)) as toy:
+        toy.program.gate = threading.Event()
+        toy.engine.submit(Request("long", (7,) * 320, greedy(max_tokens=1)), order)
+        for i in range(60):
+            toy.engine.submit(
+                Request(f"short {i}", (1 + i % 50,) * 32, greedy(max_tokens=1)), order
+            )
+        toy.program.gate.set()
+        assert 5 <= order.wait(61).index("long") <= 25
+
+
+def test_pressure_preempts_the_least_important() -> None:
+    """The one with the lower priority makes room, though it came first."""
+    order = Finishes()
+    with Toy(make_plan(blocks=[8], context=256)) as toy:
+        toy.program.gate = threading.Event()
+        wanted = greedy(max_tokens=150, ignore_eos=True)
+        toy.engine.submit(Request("low", (1,) * 20, wanted, priority=5), order)
+        while not toy.engine.in_step:
+            time.sleep(0.001)
+        toy.engine.submit(Request("high", (2,) * 20, wanted), order)
+        toy.program.gate.set()
+        assert order.wait(2) == ["high", "low"]
+        assert toy.engine.stats().preemptions > 0
 
 
 def test_priority_goes_before_arrival() -> None:
-    order: list[str] = []
-
-    def sink(delta: Delta) -> None:
-        order.append(delta.request_id)
-
+    order = Finishes()
     with Toy(make_plan(max_running=1)) as toy:
         toy.program.gate = threading.Event()
         for name, priority in (("a", 0), ("b", 0), ("c", -1), ("d", 5), ("e", 0)):
             params = greedy(max_tokens=1)
-            toy.engine.submit(Request(name, (1,), params, priority=priority), sink)
+            toy.engine.submit(Request(name, (1,), params, priority=priority), order)
             while not toy.engine.in_step:
                 time.sleep(0.001)
         toy.program.gate.set()
-        while len(order) < 5:
-            time.sleep(0.001)
-    assert order == ["a", "c", "b", "e", "d"]
+        assert order.wait(5) == ["a", "c", "b", "e", "d"]
 
 
 def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
@@ -307,9 +362,13 @@ def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
             assert first.prompt_logprobs is not None
             assert all(delta.prompt_logprobs is None for delta in answer.deltas[0][1:])
             got.append(first.prompt_logprobs)
-            alone = toy.ask(Request("eval", prompt, greedy(max_tokens=0, prompt_logprobs=2)))
+            alone = toy.ask(
+                Request("eval", prompt, greedy(max_tokens=0, prompt_logprobs=2))
+            )
             assert alone.last().prompt_logprobs == first.prompt_logprobs
-            continued = toy.ask(Request("rest", prompt[:60], greedy(max_tokens=1, logprobs=2)))
+            continued = toy.ask(
+                Request("rest", prompt[:60], greedy(max_tokens=1, logprobs=2))
+            )
             chosen = continued.last().logprobs[0]
             scored = first.prompt_logprobs[60]
             assert scored is not None
@@ -326,7 +385,9 @@ def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
 def test_max_tokens_is_exact(count: int) -> None:
     """BC-23."""
     with Toy() as toy:
-        answer = toy.ask(Request("m", (1, 2, 3), greedy(max_tokens=count, ignore_eos=True)))
+        answer = toy.ask(
+            Request("m", (1, 2, 3), greedy(max_tokens=count, ignore_eos=True))
+        )
         assert len(answer.tokens()) == count
         assert answer.last().finish == "length"
         timings = answer.last().timings
@@ -346,7 +407,11 @@ def test_prompt_that_fills_the_context() -> None:
     with Toy(make_plan(context=96)) as toy:
         assert len(toy.ask(Request("1", (1,) * 95, greedy())).tokens()) == 1
         assert toy.ask(Request("0", (1,) * 96, greedy(max_tokens=0))).tokens() == ()
-        for length, params in ((96, greedy()), (97, greedy(max_tokens=0)), (5000, greedy())):
+        for length, params in (
+            (96, greedy()),
+            (97, greedy(max_tokens=0)),
+            (5000, greedy()),
+        ):
             with pytest.raises(ContextError) as caught:
                 toy.submit(Request("c", (1,) * length, params))
             assert (caught.value.prompt_tokens, caught.value.context) == (length, 96)
@@ -358,7 +423,9 @@ def test_min_tokens_bans_every_end() -> None:
     most = len(plain) + 5
     with Toy() as toy:
         stop = plain[0]
-        answer = toy.ask(Request("m", (9, 9), greedy(min_tokens=most, stop_token_ids=(stop,))))
+        answer = toy.ask(
+            Request("m", (9, 9), greedy(min_tokens=most, stop_token_ids=(stop,)))
+        )
         body = answer.tokens()[:most]
         assert len(body) == most
         assert not {EOS, stop} & set(body)
@@ -389,7 +456,9 @@ def test_stop_ids_name_themselves() -> None:
     end = tokens.index(stop)
     with Toy() as toy:
         for include in (False, True):
-            params = greedy(stop_token_ids=(stop,), include_stop=include, ignore_eos=True)
+            params = greedy(
+                stop_token_ids=(stop,), include_stop=include, ignore_eos=True
+            )
             answer = toy.ask(Request("m", (4, 2), params))
             assert answer.tokens() == tokens[: end + 1]
             assert answer.text() == "".join(map(text_of, tokens[: end + include]))
@@ -460,18 +529,26 @@ def test_logprobs_come_one_for_each_token() -> None:
         (Request("r", (1,), SamplingParams(temperature=float("inf"))), "temperature"),
         (Request("r", (1,), SamplingParams(top_p=1.1)), "top_p"),
         (Request("r", (1,), SamplingParams(top_k=-1)), "top_k"),
-        (Request("r", (1,), SamplingParams(repetition_penalty=0.0)), "repetition_penalty"),
+        (
+            Request("r", (1,), SamplingParams(repetition_penalty=0.0)),
+            "repetition_penalty",
+        ),
         (Request("r", (1,), SamplingParams(max_tokens=-1)), "max_tokens"),
         (Request("r", (1,), SamplingParams(min_tokens=-1)), "min_tokens"),
         (Request("r", (1,), SamplingParams(logprobs=1 << 40)), "logprobs"),
         (Request("r", (1,), SamplingParams(logit_bias=((VOCAB, 1.0),))), "logit_bias"),
         (Request("r", (1,), SamplingParams(logit_bias=((-1, 5.0),))), "logit_bias"),
-        (Request("r", (1,), SamplingParams(logit_bias=((1, float("nan")),))), "logit_bias"),
+        (
+            Request("r", (1,), SamplingParams(logit_bias=((1, float("nan")),))),
+            "logit_bias",
+        ),
         (Request("r", (1,), SamplingParams(stop_token_ids=(VOCAB,))), "stop_token_ids"),
         (Request("r", (1,), SamplingParams(stop=("",))), "stop"),
     ],
 )
-def test_bad_requests_are_refused_and_harm_nobody(request_: Request, param: str) -> None:
+def test_bad_requests_are_refused_and_harm_nobody(
+    request_: Request, param: str
+) -> None:
     with Toy() as toy:
         with pytest.raises(RequestError) as caught:
             toy.submit(request_)
@@ -492,7 +569,9 @@ def test_an_id_can_be_used_once_at_a_time() -> None:
 
 def test_a_sampler_refused_by_the_back_end_is_one_requests_error() -> None:
     with Toy() as toy:
-        good = toy.submit(Request("good", (1, 2), greedy(max_tokens=20, ignore_eos=True)))
+        good = toy.submit(
+            Request("good", (1, 2), greedy(max_tokens=20, ignore_eos=True))
+        )
         bad = toy.ask(Request("bad", (1, 2), SamplingParams(top_k=99), n=2))
         for index in range(2):
             assert bad.last(index).finish == "error"
@@ -504,7 +583,9 @@ def test_a_sampler_refused_by_the_back_end_is_one_requests_error() -> None:
 def test_the_line_is_bounded() -> None:
     with Toy(make_plan(max_running=2, max_waiting=3)) as toy:
         toy.program.gate = threading.Event()
-        answers = [toy.submit(Request(str(i), (1,), greedy(max_tokens=1))) for i in range(5)]
+        answers = [
+            toy.submit(Request(str(i), (1,), greedy(max_tokens=1))) for i in range(5)
+        ]
         with pytest.raises(OverloadError):
             toy.submit(Request("much", (1,), greedy(max_tokens=1)))
         stats = toy.engine.stats()
@@ -520,7 +601,9 @@ def test_less_memory_than_planned_is_one_requests_error() -> None:
     with Toy(make_plan(context=512), ceiling=3) as toy:
         big = toy.submit(Request("big", (1,) * 200, greedy(max_tokens=1)))
         grows = toy.submit(Request("grows", (2,) * 60, greedy(ignore_eos=True)))
-        small = toy.submit(Request("small", (3,) * 60, greedy(max_tokens=5, ignore_eos=True)))
+        small = toy.submit(
+            Request("small", (3,) * 60, greedy(max_tokens=5, ignore_eos=True))
+        )
         assert big.wait().last().finish == "error"
         assert grows.wait().last().finish == "error"
         assert len(grows.tokens()) == 3 * 32 - 60 + 1
@@ -536,7 +619,8 @@ def test_a_failure_tells_everybody_and_is_kept() -> None:
     with Toy(make_plan(max_running=2), on_failure=told.append) as toy:
         toy.program.gate = threading.Event()
         answers = [
-            toy.submit(Request(str(i), (1, 2), greedy(ignore_eos=True), n=2)) for i in range(4)
+            toy.submit(Request(str(i), (1, 2), greedy(ignore_eos=True), n=2))
+            for i in range(4)
         ]
         toy.program.fail = ZeroDivisionError("the kernel slipped")
         toy.program.gate.set()
@@ -589,13 +673,17 @@ def test_idle_takes_no_time() -> None:
 def test_stats_add_up() -> None:
     with Toy() as toy:
         for i in range(3):
-            toy.ask(Request(str(i), (1 + i,) * 40, greedy(max_tokens=10, ignore_eos=True)))
+            toy.ask(
+                Request(str(i), (1 + i,) * 40, greedy(max_tokens=10, ignore_eos=True))
+            )
         stats = toy.engine.stats()
     assert stats.requests == 3
     assert stats.prompt_tokens == 120
     assert stats.generated_tokens == 30
     assert stats.computed_tokens == 120 + 27
     assert stats.finished == {"stop": 0, "length": 3, "abort": 0, "error": 0}
-    assert stats.steps == sum(stats.step_tokens.counts) == sum(stats.step_seconds.counts)
+    assert (
+        stats.steps == sum(stats.step_tokens.counts) == sum(stats.step_seconds.counts)
+    )
     assert stats.step_tokens.total == stats.computed_tokens
     assert stats.kv_usage == 0.0

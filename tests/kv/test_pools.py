@@ -91,7 +91,9 @@ def test_tokens_within_is_the_most_that_fits(
 
 
 @given(st.integers(1, 100_000), st.integers(1, 5000), st.integers(1, 600))
-def test_a_window_group_holds_one_sequence_at_least(tokens: int, window: int, step: int) -> None:
+def test_a_window_group_holds_one_sequence_at_least(
+    tokens: int, window: int, step: int
+) -> None:
     full, windowed = block_limits([FULL, Window(1, 8, window)], tokens, step)
     assert full * 32 >= tokens
     assert windowed <= full
