@@ -1,0 +1,122 @@
+#include "nodes.h"
+
+#include <cstring>
+
+namespace gm::inline GM_ISA {
+
+void RowNode::play(const Frame& f, const Worker& w) const {
+  int n = f.rows(rows);
+  if (n == 0) return;
+  int64_t begin, end;
+  w.share(n, 1, begin, end);
+  thread_local std::vector<float> kept;
+  for (int64_t r = begin; r < end; r++) {
+    float* out;
+    if (target.out.slot >= 0) {
+      out = f.at(target.out, int(r));
+    } else {
+      if (kept.size() < size_t(width)) kept.resize(size_t(width));
+      out = kept.data();
+    }
+    row(f, int(r), out);
+    for (int a = 0; a < 3; a++)
+      if (target.panels[a] >= 0)
+        write_panel_row(Act(a), RowBlocks(n, Act(a)), int(r), out, width,
+                        f.bytes(target.panels[a]));
+  }
+}
+
+void EmbedNode::row(const Frame& f, int r, float* out) const {
+  table->decode(f.step.ids[r], out);
+  if (factor != 1.0f) gm::scale(out, factor, width, out);
+}
+
+void CopyNode::row(const Frame& f, int r, float* out) const {
+  std::memcpy(out, f.at(x, r), sizeof(float) * size_t(width));
+}
+
+void OutputsNode::row(const Frame& f, int r, float* out) const {
+  std::memcpy(out, f.at(x, f.step.outputs[r]), sizeof(float) * size_t(width));
+}
+
+void RmsNormNode::row(const Frame& f, int r, float* out) const {
+  rms_norm(f.at(x, r), weight ? weight->values.data() : nullptr, eps, heads, width / heads, out);
+}
+
+void LayerNormNode::row(const Frame& f, int r, float* out) const {
+  layer_norm(f.at(x, r), weight->values.data(), bias ? bias->values.data() : nullptr, eps, width,
+             out);
+}
+
+void GluNode::row(const Frame& f, int r, float* out) const {
+  glu(act, f.at(gate, r), f.at(up, r), width, out);
+}
+
+void ActivationNode::row(const Frame& f, int r, float* out) const {
+  activate(act, f.at(x, r), width, out);
+}
+
+void ElementwiseNode::row(const Frame& f, int r, float* out) const {
+  elementwise(op, f.at(x, r), f.at(y, r), width, out);
+}
+
+void ScaleNode::row(const Frame& f, int r, float* out) const {
+  gm::scale(f.at(x, r), factor, width, out);
+}
+
+void SoftcapNode::row(const Frame& f, int r, float* out) const {
+  gm::softcap(f.at(x, r), cap, width, out);
+}
+
+void RopeNode::row(const Frame& f, int r, float* out) const {
+  gm::rope(f.at(x, r), f.cosine(rope, r), f.sine(rope, r), pairs, style, width / head_dim,
+           head_dim, out);
+}
+
+void LinearNode::play(const Frame& f, const Worker& w) const {
+  LinearArgs a{};
+  a.segments = &weight->segments();
+  for (int i = 0; i < 3; i++) a.panels[i] = panels[i] < 0 ? nullptr : f.bytes(panels[i]);
+  a.rows = f.rows_of(out.slot);
+  a.out = f.at(out);
+  a.out_stride = f.stride(out.slot);
+  a.bias = bias ? bias->values.data() : nullptr;
+  a.residual = residual.slot < 0 ? nullptr : f.at(residual);
+  a.residual_stride = residual.slot < 0 ? 0 : f.stride(residual.slot);
+  linear(a, w, f.counter(counter));
+}
+
+AttentionArgs AttentionNode::args(const Frame& f) const {
+  AttentionArgs a{};
+  a.q = f.at(q);
+  a.q_stride = f.stride(q.slot);
+  a.k = f.at(k);
+  a.k_stride = f.stride(k.slot);
+  a.v = f.at(v);
+  a.v_stride = f.stride(v.slot);
+  a.out = f.at(out);
+  a.out_stride = f.stride(out.slot);
+  a.heads = heads;
+  a.kv_heads = kv_heads;
+  a.head_dim = head_dim;
+  a.window = window;
+  a.scale = scale;
+  a.softcap = softcap;
+  a.sinks = sinks ? sinks->values.data() : nullptr;
+  a.spans = f.step.spans;
+  a.sequences = f.step.sequences;
+  a.table = f.step.tables[size_t(group)].data;
+  a.table_width = f.step.tables[size_t(group)].width;
+  a.kv = {memory->table(group), layer_offset, type};
+  return a;
+}
+
+void AttentionNode::play(const Frame& f, const Worker& w) const {
+  attention(args(f), w, f.counter(counter), f.scratch());
+}
+
+size_t AttentionNode::scratch(const Frame& f, int workers) const {
+  return attention_scratch(args(f), workers);
+}
+
+}  // namespace gm::inline GM_ISA

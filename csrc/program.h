@@ -1,0 +1,154 @@
+// A recorded forward: nodes over slots of activations, played with the number of rows as a
+// run-time parameter. The Python recorder (backends/cpu/record.py) writes it; nothing here
+// knows a model.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "family/attention.h"
+#include "family/linear.h"
+#include "family/rows.h"
+#include "memory.h"
+#include "threads.h"
+
+namespace gm::inline GM_ISA {
+
+// A packed matrix [N, K]: segments of rows, each in its codec.
+class Matrix {
+ public:
+  explicit Matrix(int k) : k_(k) {}
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+  // Packs `rows` rows of file bytes behind what is there. Throws std::invalid_argument.
+  void append(CodecId codec, int rows, const uint8_t* source, size_t bytes, Pool& pool);
+  int n() const { return n_; }
+  int k() const { return k_; }
+  size_t bytes() const;
+  bool needs(Act act) const;
+  const std::vector<Segment>& segments() const { return segments_; }
+  void decode(int row, float* out) const;
+
+ private:
+  int n_ = 0, k_;
+  std::vector<Segment> segments_;
+  std::vector<Pages> pages_;
+};
+
+// float32 values of a norm or a bias.
+struct Vector {
+  std::vector<float> values;
+};
+
+// Rows of a slot: one per token of the step, or one per wanted output.
+enum class Rows : int { tokens = 0, outputs = 1 };
+
+// Columns of a float32 slot, from `col` on.
+struct View {
+  int slot = -1;
+  int col = 0;
+};
+
+// Where a row op's result goes: a float32 slot, panels for linear ops (by Act; -1: none), or both.
+struct Target {
+  View out;
+  int panels[3] = {-1, -1, -1};
+};
+
+struct Step {
+  const int32_t *ids, *positions, *spans, *outputs;
+  int tokens, sequences, outputs_count;
+  struct Table {
+    const int32_t* data;
+    int width;
+  };
+  std::vector<Table> tables;  // by state group
+};
+
+struct Frame;
+
+struct Node {
+  virtual ~Node() = default;
+  virtual void play(const Frame& f, const Worker& w) const = 0;
+  virtual size_t scratch(const Frame&, int) const { return 0; }
+  bool barrier = true;  // wait for all workers before this node
+  int counter = -1;
+  std::string kind;
+};
+
+class Program {
+ public:
+  explicit Program(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  int add_slot(Rows rows, size_t row_bytes);
+  int add_rope(std::vector<float> inv_freq, float scale);
+  void add(std::unique_ptr<Node> node, std::string kind, bool barrier);
+  Rows rows_of(int slot) const { return slots_.at(size_t(slot)).rows; }
+  // Plays all nodes in one parallel region, or each in its own (eager).
+  void run(const Step& step, bool eager);
+  // The result of a run: float32 slot memory and its stride in floats.
+  const float* slot_data(int slot) const;
+  ptrdiff_t slot_stride(int slot) const;
+  int nodes() const { return int(nodes_.size()); }
+  // Seconds spent per node since profiling was switched on, with the node's kind.
+  void profile(bool on);
+  std::vector<std::pair<std::string, double>> times() const;
+  uint64_t allocations() const { return allocations_; }
+
+ private:
+  friend struct Frame;
+  struct Slot {
+    Rows rows;
+    size_t row_bytes;
+    Pages pages;
+    size_t capacity = 0;  // rows
+  };
+  struct RopeTable {
+    std::vector<float> inv_freq;
+    float scale;
+    std::vector<float> cosine, sine;  // [tokens][pairs]
+  };
+  void reserve(const Step& step);
+  void fill_ropes(const Step& step, const Worker& w);
+  std::shared_ptr<Pool> pool_;
+  std::vector<Slot> slots_;
+  std::vector<RopeTable> ropes_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::unique_ptr<std::atomic<int>[]> counters_;
+  Pages scratch_;
+  bool profile_ = false;
+  std::vector<double> seconds_;
+  uint64_t allocations_ = 0;
+};
+
+// What a node sees of the running program.
+struct Frame {
+  Program& program;
+  const Step& step;
+  int rows(Rows r) const { return r == Rows::tokens ? step.tokens : step.outputs_count; }
+  int rows_of(int slot) const { return rows(program.slots_[size_t(slot)].rows); }
+  ptrdiff_t stride(int slot) const {
+    return ptrdiff_t(program.slots_[size_t(slot)].row_bytes / sizeof(float));
+  }
+  float* at(View v, int row = 0) const {
+    auto& s = program.slots_[size_t(v.slot)];
+    return reinterpret_cast<float*>(s.pages.data()) + row * stride(v.slot) + v.col;
+  }
+  uint8_t* bytes(int slot) const { return program.slots_[size_t(slot)].pages.data(); }
+  std::atomic<int>* counter(int i) const { return &program.counters_[size_t(i)]; }
+  uint8_t* scratch() const { return program.scratch_.data(); }
+  const float* cosine(int rope, int row) const { return trig(rope, row, true); }
+  const float* sine(int rope, int row) const { return trig(rope, row, false); }
+
+ private:
+  const float* trig(int rope, int row, bool cosine) const {
+    auto& r = program.ropes_[size_t(rope)];
+    return (cosine ? r.cosine : r.sine).data() + size_t(row) * r.inv_freq.size();
+  }
+};
+
+}  // namespace gm::inline GM_ISA

@@ -1,0 +1,293 @@
+// Packing, decoding and multiplying, for every codec, against double precision; the bits of a
+// row must not depend on the rows beside it or on the workers.
+// links: codec/pack.cpp family/panel.cpp
+#include "../family/linear.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "../codec/pack.h"
+#include "formats.h"
+
+namespace {
+
+using namespace gm;
+using test::expect;
+using test::Random;
+
+// Bytes at a multiple of 64, with guards on both sides that must stay.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes, uint8_t fill) : bytes_(bytes) {
+    size_t total = (bytes + 2 * kGuard + 63) / 64 * 64;
+    all_ = static_cast<uint8_t*>(std::aligned_alloc(64, total));
+    std::memset(all_, 0xa5, total);
+    std::memset(data(), fill, bytes);
+  }
+  ~Buffer() { std::free(all_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  uint8_t* data() const { return all_ + kGuard; }
+  float* floats() const { return reinterpret_cast<float*>(data()); }
+  bool guarded() const {
+    auto kept = [](uint8_t b) { return b == 0xa5; };
+    return std::all_of(all_, all_ + kGuard, kept) &&
+           std::all_of(data() + bytes_, data() + bytes_ + kGuard, kept);
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  size_t bytes_;
+  uint8_t* all_;
+};
+
+// Rows of a matrix: their bytes in the file, and packed.
+struct Matrix {
+  CodecId codec;
+  int rows, k;
+  std::vector<std::vector<uint8_t>> source;
+  std::unique_ptr<Buffer> packed;
+  Segment segment;
+
+  Matrix(CodecId c, int n, int width, int out0, Random& random, bool extreme)
+      : codec(c), rows(n), k(width) {
+    std::vector<uint8_t> file;
+    for (int r = 0; r < n; r++) {
+      source.push_back(test::random_row(c, width, random, extreme));
+      file.insert(file.end(), source.back().begin(), source.back().end());
+    }
+    expect(source_row_bytes(c, width) == source[0].size(), "source_row_bytes of %s",
+           test::name_of(c));
+    segment = {c, n, width, out0, packed_tile_bytes(c, width), nullptr};
+    packed = std::make_unique<Buffer>(size_t(segment.tiles()) * segment.tile_bytes, uint8_t(0));
+    segment.data = packed->data();
+    for (int id = 0; id < 3; id++) pack(segment, file.data(), Worker{id, 3, nullptr});
+    expect(packed->guarded(), "packing %s writes outside", test::name_of(c));
+  }
+  test::Value at(int row, int i) const {
+    return test::weight_at(codec, source[size_t(row)].data(), i);
+  }
+};
+
+// What the kernels make of a row of activations, in double precision.
+std::vector<double> seen(Act act, const std::vector<float>& x) {
+  std::vector<double> y(x.begin(), x.end());
+  if (act == Act::bf16)
+    for (size_t i = 0; i < x.size(); i++) y[i] = double(bf16_to_float(float_to_bf16(x[i])));
+  if (act != Act::q8) return y;
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float largest = 0;
+    for (size_t i = b; i < b + 32; i++) largest = std::max(largest, std::fabs(x[i]));
+    float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    for (size_t i = b; i < b + 32; i++)
+      y[i] = double(largest / 127.0f) * double(std::nearbyintf(x[i] * inverse));
+  }
+  return y;
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+struct Extra {
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+};
+
+// The outputs of `linear` for the first m rows of x, each n wide.
+Rows multiply(const std::vector<const Matrix*>& matrices, const Rows& x, int m, int n, Pool& pool,
+              Extra extra) {
+  const int k = matrices[0]->k;
+  std::unique_ptr<Buffer> panels[3];
+  LinearArgs args{};
+  std::vector<Segment> segments;
+  for (const Matrix* matrix : matrices) {
+    segments.push_back(matrix->segment);
+    Act act = matrix->segment.act();
+    auto& panel = panels[int(act)];
+    if (panel) continue;
+    panel = std::make_unique<Buffer>(size_t(m) * panel_row_bytes(act, k), uint8_t(0xff));
+    RowBlocks blocks(m, act);
+    // In any order: rows are written by whoever computed them.
+    for (int r = m - 1; r >= 0; r--)
+      write_panel_row(act, blocks, r, x[size_t(r)].data(), k, panel->data());
+    expect(panel->guarded(), "a panel is written outside");
+    args.panels[int(act)] = panel->data();
+  }
+  const int stride = n + 5;
+  Buffer out(size_t(m) * size_t(stride) * 4, uint8_t(0xff));  // all NaN
+  args.segments = &segments;
+  args.rows = m;
+  args.out = out.floats();
+  args.out_stride = stride;
+  args.bias = extra.bias;
+  args.residual = extra.residual;
+  args.residual_stride = n;
+  std::atomic<int> counter{0};
+  pool.run([&](const Worker& w) { linear(args, w, &counter); });
+  expect(out.guarded(), "linear writes outside");
+  Rows result;
+  for (int r = 0; r < m; r++) {
+    const float* row = out.floats() + r * stride;
+    result.emplace_back(row, row + n);
+    for (int i = n; i < stride; i++) {
+      uint32_t bits;
+      std::memcpy(&bits, row + i, 4);
+      expect(bits == 0xffffffffu, "linear writes beyond a row");
+    }
+  }
+  return result;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+Rows random_activations(int m, int k, Random& random, bool extreme) {
+  Rows x(static_cast<size_t>(m), std::vector<float>(static_cast<size_t>(k)));
+  for (auto& row : x) {
+    float size = std::ldexp(1.0f, random.below(9) - 4);
+    for (size_t i = 0; i < row.size(); i++) {
+      row[i] = extreme ? (random.below(2) ? size : -size) : size * random.normal();
+      if (!extreme && i / 32 % 5 == 3) row[i] = 0;  // whole blocks of zeros
+    }
+  }
+  return x;
+}
+
+void check_values(const Matrix& w, const Rows& x, const Rows& got, int out0, Extra extra, int n) {
+  for (size_t r = 0; r < x.size(); r++) {
+    std::vector<double> a = seen(w.segment.act(), x[r]);
+    for (int row = 0; row < w.rows; row++) {
+      double want = 0, size = 0, plain = 0, wide = 0;
+      for (int i = 0; i < w.k; i++) {
+        test::Value v = w.at(row, i);
+        want += v.sum() * a[size_t(i)];
+        plain += v.sum() * double(x[r][size_t(i)]);
+        size += (std::fabs(v.product) + std::fabs(v.low)) * std::fabs(a[size_t(i)]);
+        wide += v.sum() * v.sum();
+      }
+      int col = out0 + row;
+      double b = extra.bias ? double(extra.bias[col]) : 0;
+      double more = extra.residual ? double(extra.residual[r * size_t(n) + size_t(col)]) : 0;
+      double added = b + more;
+      size += std::fabs(b) + std::fabs(more);
+      double y = double(got[r][size_t(col)]);
+      // A float sum of K / 32 blocks or K / 2 values; the terms' magnitude bounds the error.
+      double terms = w.segment.act() == Act::q8 ? w.k / 32.0 + 4 : w.k / 2.0 + 4;
+      double allowed = size * terms * 0x1p-23 + 1e-30;
+      expect(std::fabs(y - want - added) <= allowed, "%s row %d of %d x %d: %.9g, not %.9g",
+             test::name_of(w.codec), row, w.rows, w.k, y, want + added);
+      // And the rounding of activations itself stays small.
+      double norm = 0;
+      for (float v : x[r]) norm = std::max(norm, std::fabs(double(v)));
+      double noise = 0.02 * norm * std::sqrt(wide) + allowed;
+      expect(std::fabs(y - plain - added) <= noise, "%s: activations lose too much: %g for %g",
+             test::name_of(w.codec), y, plain + added);
+    }
+  }
+}
+
+void check_decode(const Matrix& w) {
+  std::vector<float> row(static_cast<size_t>(w.k));
+  for (int r = 0; r < w.rows; r++) {
+    decode_row(w.segment, r, row.data());
+    for (int i = 0; i < w.k; i++) {
+      test::Value v = w.at(r, i);
+      double allowed = (std::fabs(v.product) + std::fabs(v.low)) * 2e-7 + 1e-40;
+      expect(std::fabs(double(row[size_t(i)]) - v.sum()) <= allowed,
+             "decode_row of %s, row %d, k %d: %.9g, not %.9g", test::name_of(w.codec), r, i,
+             double(row[size_t(i)]), v.sum());
+    }
+  }
+}
+
+Pool& pool_of(int workers) {
+  static Pool one(1), two(2), three(3);
+  return workers == 1 ? one : workers == 2 ? two : three;
+}
+
+// A matrix of codec and perhaps one more of another codec beside it.
+void check_shape(CodecId codec, CodecId second, int n, int k, bool extreme, Random& random) {
+  Matrix w(codec, n, k, 0, random, extreme);
+  check_decode(w);
+  std::vector<const Matrix*> matrices{&w};
+  std::unique_ptr<Matrix> other;
+  int width = n;
+  if (second != CodecId::count) {
+    other = std::make_unique<Matrix>(second, kLanes + 2, k, n, random, extreme);
+    matrices.push_back(other.get());
+    width += kLanes + 2;
+  }
+  const int most = 17;
+  Rows x = random_activations(most, k, random, extreme);
+  std::vector<float> bias(static_cast<size_t>(width)), residual(size_t(width) * most);
+  for (auto& v : bias) v = random.normal();
+  for (auto& v : residual) v = random.normal();
+  Extra extra;
+  if (random.below(2)) extra.bias = bias.data();
+  if (random.below(2)) extra.residual = residual.data();
+
+  Rows alone;
+  for (int r = 0; r < most; r++) {
+    Extra mine = extra;
+    if (mine.residual) mine.residual += r * width;
+    alone.push_back(multiply(matrices, {x[size_t(r)]}, 1, width, pool_of(1), mine)[0]);
+  }
+  check_values(w, x, alone, 0, extra, width);
+  if (other) check_values(*other, x, alone, n, extra, width);
+  for (int m = 2; m <= most; m += test::quick && m > isa::kMaxRows ? 4 : 1) {
+    Rows got = multiply(matrices, x, m, width, pool_of(1 + m % 3), extra);
+    for (int r = 0; r < m; r++)
+      expect(same_bits(got[size_t(r)], alone[size_t(r)]),
+             "%s, %d x %d: row %d of %d differs from the row alone", test::name_of(codec), n, k, r,
+             m);
+  }
+}
+
+void check_codec(CodecId codec) {
+  Random random(100 + uint64_t(codec));
+  int unit = granule(codec);
+  expect(unit % test::format_of(codec).block == 0 || unit == 1, "granule");
+  const int widths[] = {unit, 3 * unit, unit == 1 ? 259 : unit == 32 ? 416 : 512, 7 * unit};
+  const int heights[] = {1, kLanes - 1, 37, 2 * kLanes + 1};
+  for (int i = 0; i < 4; i++) {
+    if (test::quick && i == 3) break;
+    check_shape(codec, CodecId::count, heights[i], widths[i], false, random);
+  }
+  check_shape(codec, CodecId::count, kLanes + 1, 2 * unit, true, random);
+  // A neighbour of another kind, in one call: as when q, k, v have different encodings.
+  CodecId second = codec == CodecId::q8_0 ? CodecId::f32 : CodecId::q8_0;
+  check_shape(codec, second, kLanes + 3, unit == 1 ? 32 : unit, false, random);
+}
+
+// A tall matrix and many workers: every group of tiles is taken exactly once.
+void tall() {
+  Random random(5);
+  const int n = test::quick ? 300 : 1531, k = 64, m = 40;
+  Matrix w(CodecId::q4_0, n, k, 0, random, false);
+  Rows x = random_activations(m, k, random, false);
+  Rows one = multiply({&w}, x, m, n, pool_of(1), {});
+  for (int workers : {2, 3}) {
+    Rows more = multiply({&w}, x, m, n, pool_of(workers), {});
+    for (int r = 0; r < m; r++)
+      expect(same_bits(one[size_t(r)], more[size_t(r)]), "row %d with %d workers", r, workers);
+  }
+}
+
+void nothing() {
+  Random random(6);
+  Matrix w(CodecId::q8_0, 3, 32, 0, random, false);
+  Rows none = multiply({&w}, {}, 0, 3, pool_of(2), {});
+  expect(none.empty(), "no rows");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  test::arguments(argc, argv);
+  for (int i = 0; i < int(CodecId::count); i++)
+    test::run(test::name_of(CodecId(i)), [&] { check_codec(CodecId(i)); });
+  test::run("a tall matrix", tall);
+  test::run("no rows at all", nothing);
+  return test::result();
+}

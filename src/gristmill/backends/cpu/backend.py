@@ -1,0 +1,119 @@
+"""The CPU back end: packs weights, compiles programs, chooses tokens, all on one thread pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.backends.cpu import fuse, weights
+from gristmill.backends.cpu.emit import emit
+from gristmill.backends.cpu.native import native
+from gristmill.backends.cpu.record import Recorder, columns
+from gristmill.backends.cpu.state import CpuMemory
+from gristmill.backends.ops import (
+    F32,
+    Batch,
+    Choice,
+    Chooser,
+    Memory,
+    Ops,
+    Wanted,
+    X,
+)
+from gristmill.backends.reference import sampling
+from gristmill.types import RawTensor, SamplingParams, StateSpec
+
+
+class CpuProgram:
+    """Implements ``ops.Program``."""
+
+    def __init__(self, recorder: Recorder, result: X, memory: CpuMemory, pool: Any, eager: bool):
+        self._memory, self._eager = memory, eager
+        nodes, self._result = recorder.nodes, columns(result)
+        self._vocab = nodes[0].args["table"].n
+        if not eager:
+            nodes = fuse.residual_into_linear(nodes)
+        nodes = fuse.panels(nodes, fuse=not eager)
+        fuse.drop_unread(nodes, self._result.value)
+        self.native, self._slot = emit(nodes, self._result, pool, share=not eager)
+
+    def run(self, batch: Batch) -> F32:
+        """See ``ops.Program``."""
+        return self.native.run(
+            self._slot,
+            self._result.width,
+            self._vocab,
+            self._memory.native,
+            batch.ids,
+            batch.positions,
+            batch.spans,
+            list(batch.tables),
+            batch.outputs,
+            self._eager,
+        )
+
+
+class CpuBackend:
+    """Implements ``ops.Backend`` on the native module of this processor's level."""
+
+    def __init__(self, threads: int) -> None:
+        self.isa: str = native().ISA
+        self.name = f"cpu ({self.isa})"
+        self.threads = threads
+        self._pool: Any = native().Pool(threads)
+
+    def pack(
+        self, wanted: Wanted, tensors: Mapping[str, RawTensor]
+    ) -> weights.CpuMatrix | weights.CpuVector:
+        """See ``ops.Backend``."""
+        return weights.pack(wanted, tensors, self._pool)
+
+    def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> CpuMemory:
+        """See ``ops.Backend``."""
+        return CpuMemory(states, kv_dtype)
+
+    def compile(
+        self, forward: Callable[[Ops], X], memory: Memory, eager: bool = False
+    ) -> CpuProgram:
+        """See ``ops.Backend``. ``eager`` plays node by node, nothing fused: for tests."""
+        assert isinstance(memory, CpuMemory)
+        recorder = Recorder(memory)
+        return CpuProgram(recorder, forward(recorder), memory, self._pool, eager)
+
+    def chooser(
+        self, params: SamplingParams, seed: int, vocab: int, prompt: Sequence[int]
+    ) -> sampling.ReferenceChooser:
+        """See ``ops.Backend``."""
+        return sampling.ReferenceChooser(params, seed, vocab, prompt)
+
+    def choose(
+        self,
+        logits: F32,
+        rows: Sequence[int],
+        choosers: Sequence[Chooser],
+        banned: Sequence[Sequence[int]],
+        masks: Sequence[npt.NDArray[np.uint32] | None] | None = None,
+    ) -> list[Choice]:
+        """See ``ops.Backend``."""
+        choices: list[Choice] = []
+        for i, chooser in enumerate(choosers):
+            assert isinstance(chooser, sampling.ReferenceChooser)
+            mask = None if masks is None else masks[i]
+            choices.append(sampling.choose(logits[rows[i]], chooser, banned[i], mask))
+            chooser.accept(choices[-1].token)
+        return choices
+
+    def logprobs(
+        self, logits: F32, rows: Sequence[int], tokens: Sequence[int], top: int
+    ) -> list[Choice]:
+        """See ``ops.Backend``."""
+        return [
+            sampling.raw_logprob(logits[r], t, top) for r, t in zip(rows, tokens, strict=True)
+        ]
+
+    def close(self) -> None:
+        """See ``ops.Backend``."""
+        self._pool = None

@@ -1,0 +1,88 @@
+"""Rewrites of a recording: each named rule joins neighbours without changing a bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gristmill.backends.cpu.native import native
+from gristmill.backends.cpu.record import Columns, Node, Value
+
+ACTS = (0, 1, 2)
+"""Activation formats that a linear op may read."""
+
+
+def uses(nodes: list[Node]) -> Counter[Value]:
+    """How often each value is read."""
+    return Counter(x.value for node in nodes for x in node.inputs)
+
+
+def residual_into_linear(nodes: list[Node]) -> list[Node]:
+    """x + linear(y): the linear op adds x as it stores, when nobody else reads its result."""
+    count = uses(nodes)
+    producer = {node.out: i for i, node in enumerate(nodes) if node.out is not None}
+    gone: set[int] = set()
+    for i, node in enumerate(nodes):
+        if node.kind != "elementwise" or node.args["op"] != 0:
+            continue
+        for x, y in (node.inputs, node.inputs[::-1]):
+            at = producer.get(y.value, -1)
+            linear = nodes[at] if at >= 0 else node
+            ready = producer.get(x.value, len(nodes)) < at
+            alone = count[y.value] == 1 and y.whole and "residual" not in linear.args
+            if linear.kind == "linear" and ready and alone:
+                linear.args["residual"] = x
+                linear.inputs.append(x)
+                linear.out = node.out
+                gone.add(i)
+                break
+    return [node for i, node in enumerate(nodes) if i not in gone]
+
+
+def panels(nodes: list[Node], fuse: bool) -> list[Node]:
+    """Give every linear op the panels it reads.
+
+    A row op that produces the activations writes the panels itself (``fuse``), and its float32
+    result is dropped where nobody else reads it; otherwise a node of its own makes them. Ops
+    that read the same activations share one panel.
+    """
+    made: dict[tuple[Value, int, int, int], Value] = {}
+    producer = {node.out: node for node in nodes if node.out is not None}
+    result: list[Node] = []
+    for node in nodes:
+        if node.kind == "linear":
+            x = node.inputs.pop(0)
+            for act in (a for a in ACTS if node.args["weight"].needs(a)):
+                key = (x.value, x.at, x.width, act)
+                if key not in made:
+                    made[key] = Value(x.value.rows, x.width, act)
+                    source = producer[x.value]
+                    if fuse and source.by_rows and x.whole:
+                        source.panels.append(made[key])
+                    else:
+                        copy = Node("copy", [x], None, x.value.rows, x.width)
+                        copy.panels.append(made[key])
+                        result.append(copy)
+                node.inputs.append(Columns(made[key], 0, x.width))
+            if "residual" in node.args:
+                node.inputs.append(node.inputs.pop(0))  # the residual comes last
+        result.append(node)
+    return result
+
+
+def drop_unread(nodes: list[Node], result: Value) -> None:
+    """A row op need not store float32 that only its panels are made of."""
+    count = uses(nodes)
+    for node in nodes:
+        if node.out is not None and node.panels and not count[node.out] and node.out is not result:
+            node.out = None
+
+
+def row_bytes(value: Value) -> int:
+    """Bytes of a row of a slot that holds the value.
+
+    float32 rows get one cache line more than they need: rows a multiple of 4 KiB apart would
+    all fall into the same few sets of the first-level cache.
+    """
+    if value.act is None:
+        return (value.width * 4 + 63) // 64 * 64 + 64
+    return native().panel_row_bytes(value.act, value.width)

@@ -1,0 +1,189 @@
+"""Ops that record: a model's ``forward`` becomes a list of nodes over values.
+
+Nothing is computed here. ``fuse`` rewrites the list, ``emit`` turns it into a C++ program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gristmill.backends.cpu.state import CpuMemory
+from gristmill.backends.cpu.weights import CpuMatrix, matrix_of, vector_of
+from gristmill.backends.ops import Rope, Weight, X
+from gristmill.types import Window
+
+TOKENS, OUTPUTS = 0, 1
+"""Kinds of rows: one per token of the step, or one per wanted output."""
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A matrix of activations that one node writes: float32, or the panels of a linear op."""
+
+    rows: int
+    width: int
+    act: int | None = None
+    """None: float32; else the activation format of a panel (f32 0, bf16 1, q8 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of a value: what models hold as ``X``."""
+
+    value: Value
+    at: int
+    width: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all columns of the value."""
+        return self.at == 0 and self.width == self.value.width
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One op. ``out`` may be dropped by fusion where only ``panels`` are read."""
+
+    kind: str
+    inputs: list[Columns]
+    out: Value | None
+    rows: int
+    width: int
+    args: dict[str, Any] = field(default_factory=dict[str, Any])
+    panels: list[Value] = field(default_factory=list[Value])
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether workers share it out by rows (row ops), rather than by its own rules."""
+        return self.kind not in ("linear", "attention")
+
+
+def columns(x: X) -> Columns:
+    """The recorder's own kind of X."""
+    if not isinstance(x, Columns):
+        raise TypeError("an X of another back end")
+    return x
+
+
+class Recorder:
+    """Implements ``ops.Ops``. ``nodes`` is the recording."""
+
+    def __init__(self, memory: CpuMemory) -> None:
+        self.nodes: list[Node] = []
+        self._memory = memory
+
+    def _add(
+        self, kind: str, inputs: list[X], width: int, rows: int | None = None, **args: Any
+    ) -> Columns:
+        ins = [columns(x) for x in inputs]
+        kind_of_rows = ins[0].value.rows if rows is None else rows
+        out = Value(kind_of_rows, width)
+        self.nodes.append(Node(kind, ins, out, kind_of_rows, width, args))
+        return Columns(out, 0, width)
+
+    def embed(self, table: Weight, scale: float = 1.0) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add(
+            "embed", [], table.shape[1], TOKENS, table=matrix_of(table), factor=scale
+        )
+
+    def rms_norm(self, x: X, weight: Weight | None, eps: float, heads: int = 1) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("rms_norm", [x], x.width, weight=vector_of(weight), eps=eps, heads=heads)
+
+    def layer_norm(self, x: X, weight: Weight, bias: Weight | None, eps: float) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add(
+            "layer_norm", [x], x.width, weight=vector_of(weight), bias=vector_of(bias), eps=eps
+        )
+
+    def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> Columns:
+        """See ``ops.Ops``."""
+        if x.width != weight.shape[1]:
+            raise TypeError(f"{x.width} columns times a matrix of {weight.shape[1]}")
+        if not isinstance(weight, CpuMatrix):
+            raise TypeError("a weight of another back end")
+        return self._add(
+            "linear", [x], weight.shape[0], weight=weight.native, bias=vector_of(bias)
+        )
+
+    def split(self, x: X, *widths: int) -> tuple[Columns, ...]:
+        """See ``ops.Ops``."""
+        whole, at, cuts = columns(x), columns(x).at, list[Columns]()
+        if sum(widths) != x.width:
+            raise TypeError("the widths do not sum to the columns")
+        for width in widths:
+            cuts.append(Columns(whole.value, at, width))
+            at += width
+        return tuple(cuts)
+
+    def rope(self, x: X, rope: Rope, head_dim: int) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("rope", [x], x.width, rope=rope, head_dim=head_dim)
+
+    def attention(
+        self,
+        q: X,
+        k: X,
+        v: X,
+        layer: int,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Weight | None = None,
+    ) -> Columns:
+        """See ``ops.Ops``."""
+        spec, group, offset = self._memory.place(layer)
+        return self._add(
+            "attention",
+            [q, k, v],
+            q.width,
+            heads=q.width // spec.head_dim,
+            kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
+            window=spec.window if isinstance(spec, Window) else 0,
+            scale=scale,
+            softcap=softcap,
+            sinks=vector_of(sinks),
+            memory=self._memory.native,
+            group=group,
+            layer_offset=offset,
+            type=self._memory.type,
+        )
+
+    def glu(self, x: X, kind: Literal["silu", "gelu_tanh", "gelu"]) -> Columns:
+        """See ``ops.Ops``."""
+        half = x.width // 2
+        gate, up = self.split(x, half, half)
+        return self._add("glu", [gate, up], half, act=ACTIVATIONS.index(kind))
+
+    def activation(
+        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+    ) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("activation", [x], x.width, act=ACTIVATIONS.index(kind))
+
+    def add(self, x: X, y: X) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("elementwise", [x, y], x.width, op=0)
+
+    def mul(self, x: X, y: X) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("elementwise", [x, y], x.width, op=1)
+
+    def scale(self, x: X, factor: float) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("scale", [x], x.width, factor=factor)
+
+    def softcap(self, x: X, cap: float) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("softcap", [x], x.width, cap=cap)
+
+    def outputs(self, x: X) -> Columns:
+        """See ``ops.Ops``."""
+        return self._add("outputs", [x], x.width, OUTPUTS)
+
+
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2")
+"""Their order numbers them for the native side."""

@@ -1,0 +1,120 @@
+"""Packing: a model's wanted weights, from the file's tensors into native layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill import quant
+from gristmill.backends.cpu.native import native
+from gristmill.backends.ops import Part, Wanted, Weight
+from gristmill.errors import FormatError
+from gristmill.types import RawTensor
+
+_CHUNK_WEIGHTS = 1 << 24
+"""Weights decoded at a time where an encoding has no native layout."""
+
+
+@dataclass(frozen=True, eq=False)
+class CpuMatrix:
+    """A matrix (N, K) packed in native tiles; ``native`` is the C++ object."""
+
+    native: Any
+    shape: tuple[int, ...]
+    decoded: tuple[str, ...] = ()
+    """Encodings without a native layout that were decoded to float32."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the packed tiles."""
+        return self.native.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class CpuVector:
+    """float32 values."""
+
+    native: Any
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values."""
+        return 4 * self.shape[0]
+
+
+def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTensor:
+    tensor = tensors.get(part.tensor)
+    if tensor is None:
+        raise FormatError(f"The model has no tensor {part.tensor!r}, which {wanted.name!r} needs.")
+    return tensor if part.rows is None else quant.rows(tensor, *part.rows)
+
+
+def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatrix | CpuVector:
+    """Pack one weight. Raises FormatError (missing, wrong shape), UnsupportedError (encoding)."""
+    parts = [_find(wanted, part, tensors) for part in wanted.parts]
+    _check_shape(wanted, parts)
+    if wanted.kind == "vector":
+        values = np.concatenate([quant.decode(part).reshape(-1) for part in parts])
+        values = np.ascontiguousarray(values + np.float32(wanted.plus), dtype=np.float32)
+        return CpuVector(native().Vector(values), wanted.shape)
+    matrix = native().Matrix(wanted.shape[1])
+    decoded: set[str] = set()
+    for part in parts:
+        if not _append(matrix, part, pool):
+            decoded.add(part.encoding)
+    return CpuMatrix(matrix, wanted.shape, tuple(sorted(decoded)))
+
+
+def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
+    rows = sum(part.shape[0] for part in parts)
+    rest = {part.shape[1:] for part in parts}
+    if rest != {wanted.shape[1:]} or rows != wanted.shape[0]:
+        found = " + ".join(str(list(part.shape)) for part in parts)
+        raise FormatError(
+            f"{wanted.name!r} should have the shape {list(wanted.shape)}, "
+            f"but the file's {', '.join(repr(p.name) for p in parts)} has {found}."
+        )
+
+
+def _append(matrix: Any, part: RawTensor, pool: Any) -> bool:
+    """Append a tensor's rows; False when they had to be decoded to float32."""
+    n, k = part.shape
+    if part.encoding in _codecs():
+        matrix.append(part.encoding, n, np.frombuffer(part.data, np.uint8), pool)
+        return True
+    step = max(16, _CHUNK_WEIGHTS // k // 16 * 16)
+    for start in range(0, n, step):
+        cut = quant.rows(part, start, min(start + step, n))
+        values = np.ascontiguousarray(quant.decode(cut), dtype=np.float32)
+        matrix.append("f32", cut.shape[0], values.view(np.uint8).reshape(-1), pool)
+    return False
+
+
+def _codecs() -> frozenset[str]:
+    return frozenset(native().codecs())
+
+
+def matrix_of(weight: Weight) -> Any:
+    """The C++ matrix of a weight that an op wants as a matrix."""
+    if not isinstance(weight, CpuMatrix):
+        raise TypeError("this op wants a matrix")
+    return weight.native
+
+
+def vector_of(weight: Weight | None) -> Any:
+    """The C++ vector of a weight that an op wants as a vector, or None."""
+    if weight is None:
+        return None
+    if not isinstance(weight, CpuVector):
+        raise TypeError("this op wants a vector")
+    return weight.native
+
+
+def decode_row(weight: CpuMatrix, row: int) -> npt.NDArray[np.float32]:
+    """One row of a packed matrix as float32 [K]: what ``embed`` reads."""
+    return weight.native.decode(row)
