@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _PREFIX = 3
 """Characters by which a place in the text is taken for a candidate."""
@@ -28,22 +28,26 @@ class SpecialFinder:
 
     def split(self, text: str) -> list[str | int]:
         """``text`` as an alternation of plain pieces (never empty) and token ids."""
-        if self._candidate is None:
-            return [text] if text else []
         parts: list[str | int] = []
-        done = at = 0
-        while match := self._candidate.search(text, at):
-            at = match.start()
-            for length in self._lengths[text[at]]:
-                token = self._ids.get(text[at : at + length])
-                if token is not None:
-                    if at > done:
-                        parts.append(text[done:at])
-                    parts.append(token)
-                    done = at = at + length
-                    break
-            else:
-                at += 1
+        done = 0
+        for start, end in self.spans(text):
+            if start > done:
+                parts.append(text[done:start])
+            parts.append(self._ids[text[start:end]])
+            done = end
         if done < len(text):
             parts.append(text[done:])
         return parts
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where special tokens stand in ``text``: [start, end), in order, not overlapping."""
+        at = 0
+        while self._candidate and (match := self._candidate.search(text, at)):
+            at = match.start()
+            for length in self._lengths[text[at]]:
+                if text[at : at + length] in self._ids:
+                    yield at, at + length
+                    at += length
+                    break
+            else:
+                at += 1

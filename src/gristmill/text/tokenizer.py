@@ -110,7 +110,8 @@ class Tokenizer:
         texts = self._vocab.texts
         out = [texts[i] for i in self.special_ids]
         user = self._vocab.of_type(TokenType.USER_DEFINED)
-        return tuple(out + [texts[i] for i in user if texts[i].strip() and texts[i] in source])
+        named = [texts[i] for i in user if texts[i] in source]
+        return tuple(out + [text for text in named if not text.isalnum() and text.strip()])
 
     # ------------------------------------------------------------ encode
 
