@@ -20,7 +20,7 @@ from gristmill.files import download as download_module
 from gristmill.files import open_model
 from gristmill.files.download import Wanted, download
 from gristmill.files.sources import list_models, remove_model, resolve
-from gristmill.files.store import Store, no_progress
+from gristmill.files.store import Store, model_name, no_progress
 from tests.files.raw import Raw, small, tensor
 from tests.files.server import Site, serving
 
@@ -254,8 +254,16 @@ def test_a_damaged_stored_file_is_fetched_again(site: Site) -> None:
     path = resolve(f"{site.url}/m.gguf")
     path.write_bytes(MODEL[:-1])
     assert list_models() == []
-    path.unlink()
     assert resolve(f"{site.url}/m.gguf").read_bytes() == MODEL
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300 + ".gguf", "a\\b.gguf", "a\nb.gguf", ".gguf", "x.bin", "a/"]
+)
+def test_unfit_file_names(name: str) -> None:
+    with pytest.raises(SourceError, match="unfit name") as caught:
+        model_name(name, "somewhere")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_login_page_is_no_model(site: Site) -> None:

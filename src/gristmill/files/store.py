@@ -72,6 +72,10 @@ class Store:
         """The folder of the model called ``identity``; it need not exist."""
         return self.home / "models" / _slug(identity)
 
+    def scratch(self, identity: str) -> Path:
+        """A folder for what is in the making; it need not exist."""
+        return self.home / "tmp" / _slug(identity)
+
     def make(self, folder: Path) -> Path:
         """Create a folder of the store."""
         with disk_errors(folder):
@@ -91,6 +95,15 @@ class Store:
     def at(self, identity: str) -> StoredModel | None:
         """The complete model called ``identity``."""
         return _read_record(self.folder(identity) / RECORD)
+
+    def prepare(self, identity: str) -> Path:
+        """The folder to fetch the model ``identity`` into. What is left there of an earlier
+        try is kept; what was a model once and is damaged now is not."""
+        folder = self.folder(identity)
+        if (folder / RECORD).exists() and self.at(identity) is None:
+            with disk_errors(folder):
+                shutil.rmtree(folder)
+        return self.make(folder)
 
     def record(self, identity: str, reference: str, files: list[str], source: str) -> StoredModel:
         """Declare the files in the folder of ``identity`` a complete model."""
@@ -150,6 +163,14 @@ class Store:
         with disk_errors(path, draft):
             draft.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
             draft.replace(path)
+
+
+def model_name(path: str, where: str) -> str:
+    """The last part of ``path``, if it is a fit name for a model file in the store."""
+    name = path.rsplit("/", 1)[-1]
+    if re.fullmatch(r"[^/\\\x00-\x1f]{1,200}\.gguf", name) is None:
+        raise SourceError(f"{where} holds a file with the unfit name {name[:300]!r}.")
+    return name
 
 
 def _slug(identity: str) -> str:
