@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-from fake_engine import CONTEXT, FakeEngine, FakeTokenizer
+from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 from gristmill.errors import RequestError
 from gristmill.options import Options
@@ -29,7 +29,7 @@ class FakeThink:
         self.held = ""
         self.thinking = True
 
-    def feed(self, text: str) -> tuple[str, str]:
+    def push(self, text: str) -> tuple[str, str]:
         if not self.thinking:
             return "", text
         self.held += text
@@ -44,7 +44,7 @@ class FakeThink:
         out, self.held = self.held[:cut], self.held[cut:]
         return out, ""
 
-    def finish(self) -> tuple[str, str]:
+    def flush(self) -> tuple[str, str]:
         held, self.held = self.held, ""
         return (held, "") if self.thinking else ("", held)
 

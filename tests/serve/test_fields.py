@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import launch, stop
-from fake_engine import FakeEngine
+from tests.serve.conftest import launch, stop
+from tests.serve.fake_engine import FakeEngine
 
 from gristmill.options import Options
 from gristmill.serve.requests import BAN

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from conftest import attach
-from fake_engine import EOS, FakeEngine
+from tests.serve.conftest import attach
+from tests.serve.fake_engine import EOS, FakeEngine
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 

@@ -8,6 +8,7 @@ once to have no meaning.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,12 @@ class Grouped(click.Option):
     def __init__(self, *args: Any, group: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Without the range: the sentence says what matters, an error says the rest."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
 
 
 def _option(group: str, *names: str, **settings: Any) -> Callable[[Any], Any]:
@@ -365,7 +372,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         context=_context(given["max_model_len"], given["ctx_size"], given["max_running"]),
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
-        kv_bytes=given["kv_bytes"],
+        kv_bytes=given["kv_bytes"] or _kv_from_environment(),
         kv_dtype="f16" if kv_dtype in ("auto", "float16") else kv_dtype,
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],
@@ -405,6 +412,20 @@ def _context(per_request: int | None, total: int | None, running: int | None) ->
     if per_request is not None or not total:
         return per_request
     return max(1, total // (running or 1))
+
+
+def _kv_from_environment() -> int | None:
+    """vLLM's variable, a number of GiB."""
+    text = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "")
+    if not text:
+        return None
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1e9:
+        raise UsageError(f"VLLM_CPU_KVCACHE_SPACE is {text!r}; it must be a number of GiB.")
+    return int(amount * 2**30) or None
 
 
 def _split(values: tuple[str, ...]) -> list[str]:

@@ -51,9 +51,9 @@ class Answer:
         """Takes a delta in and says what it added."""
         reasoning, content = "", delta.text
         if self.parser is not None:
-            reasoning, content = self.parser.feed(delta.text)
+            reasoning, content = self.parser.push(delta.text)
             if delta.finish is not None:
-                more_reasoning, more_content = self.parser.finish()
+                more_reasoning, more_content = self.parser.flush()
                 reasoning, content = reasoning + more_reasoning, content + more_content
         if reasoning:
             self.reasoning.append(reasoning)

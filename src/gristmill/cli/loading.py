@@ -1,0 +1,138 @@
+"""From a model's name to something that answers: what the loader thread does."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.errors import EngineError
+from gristmill.options import Options
+
+if TYPE_CHECKING:
+    from gristmill.engine.loader import Loaded
+    from gristmill.files.describe import Description
+    from gristmill.serve.protocol import Served
+    from gristmill.types import Checkpoint
+
+Report = Callable[[str, int, int], None]
+"""Told the stage, the bytes done and the bytes in all (0: not known)."""
+
+_SUGGESTED = {
+    # GGUF's key → the field of SamplingParams
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+    "general.sampling.penalty_last_n": "repeat_last_n",
+}
+
+
+def load_model(
+    options: Options, backend: str, report: Report, on_failure: Callable[[EngineError], None]
+) -> tuple[Loaded, Served]:
+    """Fetches, opens, packs and compiles. Raises GristmillError for what cannot be served."""
+    from gristmill.cli.models import progress_bar
+    from gristmill.engine.loader import load
+    from gristmill.files import open_model
+    from gristmill.files.describe import describe
+    from gristmill.files.sources import resolve
+
+    with progress_bar() as bar:
+
+        def fetching(done: int, total: int | None, label: str) -> None:
+            report(label, done, total or 0)
+            bar(done, total, label)
+
+        path = resolve(options.model, fetching)
+    report("opening", 0, 0)
+    checkpoint = open_model(path)
+    described = describe(checkpoint)
+    with _packing_bar(described.weight_bytes, report) as packing:
+        loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
+    report("starting", 0, 0)
+    return loaded, serve_as(options, loaded, described, path)
+
+
+class _packing_bar:  # noqa: N801 - used like a function
+    """Progress of the packing: told to HTTP always, drawn on a terminal if it takes a while."""
+
+    def __init__(self, total: int, report: Report) -> None:
+        self._total = total
+        self._report = report
+        self._began = time.monotonic()
+        self._bar: object = None
+
+    def __enter__(self) -> Callable[[float], None]:
+        return self.told
+
+    def told(self, share: float) -> None:
+        """``share`` of the weights is packed."""
+        done = int(share * self._total)
+        self._report("packing", done, self._total)
+        if sys.stderr.isatty() and (self._bar or time.monotonic() - self._began > 0.5):
+            width = 30
+            full = int(share * width)
+            self._bar = True
+            line = f"\rpacking weights [{'#' * full}{'.' * (width - full)}] {share:4.0%}"
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            sys.stderr.write("\r" + " " * 60 + "\r")
+            sys.stderr.flush()
+
+
+def serve_as(options: Options, loaded: Loaded, described: Description, path: Path) -> Served:
+    """What the server is given of a loaded model."""
+    from gristmill.serve.chat import chat_renderer
+    from gristmill.serve.protocol import Served
+
+    checkpoint = loaded.checkpoint
+    meta: dict[str, object] = {
+        "architecture": described.architecture,
+        "encoding": main_encoding(described),
+        "n_params": described.parameters,
+        "size": described.weight_bytes,
+        "n_embd": described.width,
+        "n_ctx_train": loaded.plan.facts.trained_context,
+    }
+    return Served(
+        names=options.served_names or default_names(options.model, path),
+        engine=loaded.engine,
+        tokenizer=loaded.tokenizer,
+        chat=chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
+        context=loaded.plan.context,
+        created=int(time.time()),
+        meta=meta,
+        defaults=suggested(checkpoint),
+    )
+
+
+def main_encoding(described: Description) -> str:
+    """The encoding of most bytes, as people write it: "Q4_K"."""
+    shares = described.encodings
+    return shares[0].encoding.upper() if shares else "none"
+
+
+def default_names(reference: str, path: Path) -> tuple[str, ...]:
+    """The file's name without its ending; then what the person typed, unless it is a path."""
+    stem = path.stem or path.name
+    typed = [reference] if reference.startswith(("pypi:", "hf:", "https:")) else [path.name]
+    if reference.startswith("hf:"):
+        typed.append(reference.removeprefix("hf:"))
+    return tuple(dict.fromkeys([stem, *typed]))
+
+
+def suggested(checkpoint: Checkpoint) -> dict[str, float | int]:
+    """Sampling values that the model's file recommends, those of them that make sense."""
+    found: dict[str, float | int] = {}
+    for key, name in _SUGGESTED.items():
+        value = checkpoint.metadata.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
+            found[name] = value
+    return found

@@ -1,0 +1,190 @@
+"""The serving process: loader thread, event loop, signals, and how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from gristmill.cli import ready
+from gristmill.errors import EngineError, GristmillError
+from gristmill.options import Options
+from gristmill.serve.server import bind
+
+if TYPE_CHECKING:
+    from gristmill.engine.loader import Loaded
+    from gristmill.serve.server import Server
+    from gristmill.serve.state import State
+
+LAST_WORDS = 3.0
+"""Seconds after a failure until the process ends, whatever still hangs."""
+
+
+def run(options: Options, backend: str, debug: bool) -> int:
+    """Serves until told to stop; the exit status. Raises GristmillError for a start in vain."""
+    _set_up_log(options.log_level)
+    listener = bind(options.host, options.port)
+    ready.warn_if_open(options)
+    return asyncio.run(Process(options, backend, listener, debug).main())
+
+
+def _set_up_log(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
+    for quiet in ("uvicorn", "httpx", "httpcore", "filelock", "huggingface_hub", "asyncio"):
+        logging.getLogger(quiet).setLevel(logging.WARNING)
+
+
+@dataclass
+class Process:
+    """One ``gristmill serve``. Everything but ``_load`` happens on the event loop."""
+
+    options: Options
+    backend: str
+    listener: socket.socket
+    debug: bool
+    error: BaseException | None = None
+    """What ended the process, if it did not end as it should."""
+    loaded: Loaded | None = None
+    started: float = field(default_factory=time.monotonic)
+    _stopping: bool = False
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    async def main(self) -> int:
+        """Loads and serves. Returns the exit status, or raises what went wrong."""
+        # Both sides of the start take their imports' time at once.
+        threading.Thread(target=self._load, name="gristmill-loader", daemon=True).start()
+        from gristmill.serve.app import create_app
+        from gristmill.serve.bridge import Bridge
+        from gristmill.serve.server import Server
+        from gristmill.serve.state import State
+
+        self.loop = asyncio.get_running_loop()
+        self.state: State = State(self.options, Bridge(self.loop))
+        self.server: Server = Server(create_app(self.state), self.state)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.loop.add_signal_handler(number, self._told_to_stop, number)
+        self._opened.set()
+        await self.server.serve([self.listener])
+        return self._end()
+
+    def __post_init__(self) -> None:
+        self._opened = threading.Event()
+
+    # ------------------------------------------------------------ the start
+
+    def _load(self) -> None:
+        """On the loader thread: from the model's name to a running engine."""
+        try:
+            from gristmill.cli.loading import load_model
+
+            loaded, served = load_model(self.options, self.backend, self._progress, self._failed)
+        except BaseException as error:  # noqa: BLE001 - whatever it is ends the process
+            self._opened.wait()
+            self.loop.call_soon_threadsafe(self._cannot_start, error)
+            return
+        self._opened.wait()
+
+        def there() -> None:
+            self.loaded = loaded
+            if self._stopping:
+                return
+            self.state.metrics.attach(served)
+            self.state.served = served
+            address = self.listener.getsockname()
+            seconds = time.monotonic() - self.started
+            click.echo(ready.block(self.options, loaded, served, address, seconds))
+            sys.stdout.flush()
+
+        self.loop.call_soon_threadsafe(there)
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        if self._opened.is_set():
+            from gristmill.serve.state import Progress
+
+            self.state.progress = Progress(stage, done, total)
+
+    def _cannot_start(self, error: BaseException) -> None:
+        self.error = error
+        self.state.failure = str(error)
+        self.server.stop()
+
+    # -------------------------------------------------------------- the end
+
+    def _failed(self, error: EngineError) -> None:
+        """The engine cannot go on. Called on its thread, or on the watchdog's."""
+        threading.Thread(target=self._last_resort, args=(error,), daemon=True).start()
+        self._opened.wait()
+        self.loop.call_soon_threadsafe(self._tell_of_failure, error)
+
+    def _tell_of_failure(self, error: EngineError) -> None:
+        self.error = error
+        self.state.failure = str(error)
+        self.state.bridge.tell_all(error)
+        self._later(self._stop_soon())
+
+    async def _stop_soon(self) -> None:
+        await self.state.bridge.idle(1.0)
+        self.server.stop()
+
+    def _last_resort(self, error: EngineError) -> None:
+        time.sleep(LAST_WORDS)
+        _exit_with(error, self.debug)
+
+    def _told_to_stop(self, number: int) -> None:
+        """SIGINT or SIGTERM: the first drains, a second ends at once."""
+        if self._stopping or self.loaded is None:
+            os._exit(128 + number)
+        self._stopping = True
+        running = len(self.state.bridge.tickets)
+        if running:
+            what = "answer is" if running == 1 else "answers are"
+            click.echo(
+                f"\ngristmill: stopping; {running} {what} still running (up to "
+                f"{self.options.shutdown_timeout:g} s, Ctrl-C again to stop now)",
+                err=True,
+            )
+        self._later(self.server.drain())
+
+    def _later(self, work: object) -> None:
+        task: asyncio.Task[None] = self.loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end(self) -> int:
+        error = self.error
+        if isinstance(error, EngineError):
+            # Its threads may hang: nothing is waited for.
+            _exit_with(error, self.debug)
+        if error is not None:
+            if isinstance(error, GristmillError) or self.debug:
+                raise error
+            raise GristmillError(
+                f"An unexpected error: {type(error).__name__}: {error} "
+                "(--debug shows where; please report it)."
+            ) from error
+        if self.loaded is not None:
+            self.loaded.close()
+        self.state.workers.shutdown(wait=False, cancel_futures=True)
+        return 0
+
+
+def _exit_with(error: GristmillError, debug: bool) -> None:
+    """Ends the process with the cause as the last line of stderr."""
+    if debug:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    print(f"gristmill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
+

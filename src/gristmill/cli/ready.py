@@ -1,0 +1,89 @@
+"""What a person sees once the model is served: one block, and a request to paste."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shlex
+import socket
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import gristmill
+from gristmill.options import Options
+
+if TYPE_CHECKING:
+    from gristmill.engine.loader import Loaded
+    from gristmill.serve.protocol import Served
+
+
+def warn_if_open(options: Options) -> None:
+    """Says so when anybody on the network may use the server."""
+    if options.api_keys or _loopback(options.host):
+        return
+    click.echo(
+        f"gristmill: warning: {options.host} can be reached from other machines and no key is "
+        "asked for; --api-key sets one.",
+        err=True,
+    )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def url(options: Options, address: Any) -> str:
+    """Where a client on this machine reaches the server."""
+    host, port = str(address[0]), int(address[1])
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - a comparison, nothing is bound here
+        host = socket.gethostname() if options.api_keys else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def block(
+    options: Options, loaded: Loaded, served: Served, address: Any, seconds: float
+) -> str:
+    """The ready block."""
+    plan, meta = loaded.plan, served.meta
+    facts = plan.facts
+    at = url(options, address)
+    rows = [
+        ("model", f"{facts.name} ({facts.architecture}, {meta['encoding']}, "
+                  f"{size(int(str(meta['size'])))})"),
+        ("names", ", ".join(served.names) + (" and any other" if options.any_model else "")),
+        ("memory", f"weights {size(facts.weights_bytes)}; KV cache up to {plan.kv_tokens:,} "
+                   f"tokens ({size(plan.kv_bytes)}, {plan.kv_dtype}), taken as needed"),
+        ("context", f"{plan.context:,} tokens a request, {plan.max_running} requests at once"),
+        ("machine", f"{facts.backend}, {facts.threads} threads"),
+        ("ready", f"{at} after {seconds:.1f} s"),
+    ]
+    lines = [f"gristmill {gristmill.__version__}"]
+    lines += [f"  {label:<9}{text}" for label, text in rows]
+    lines += [f"  {'note':<9}{note}" for note in plan.notes]
+    return "\n".join([*lines, "", _curl(options, served, at), ""])
+
+
+def _curl(options: Options, served: Served, at: str) -> str:
+    key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if options.api_keys else ""
+    if served.chat is None:
+        path = "completions"
+        body: dict[str, object] = {"prompt": "Once upon a time", "max_tokens": 64}
+    else:
+        path = "chat/completions"
+        body = {"messages": [{"role": "user", "content": "Hello! Who are you?"}]}
+    data = shlex.quote(json.dumps(body))
+    return f"curl {at}/v1/{path}{key} \\\n  -H 'Content-Type: application/json' -d {data}"
+
+
+def size(count: int) -> str:
+    """Bytes for people, in decimal units."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"

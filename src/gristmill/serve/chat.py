@@ -1,0 +1,103 @@
+"""The text room's chat, made into what the routes call: checked input to a ``Prompt``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from gristmill.errors import RequestError
+from gristmill.options import Options
+from gristmill.serve.protocol import ChatInput, Prompt, ReasoningParser
+from gristmill.text import reasoning
+from gristmill.text.chat import Chat
+from gristmill.text.tokenizer import Tokenizer
+
+_TAIL = 256
+"""Characters of a prompt's end that tell whether it has begun a thought."""
+_OURS = frozenset({"messages", "tools", "add_generation_prompt", "markup", "self"})
+"""Names that ``chat_template_kwargs`` may not set: they are fields of their own."""
+
+
+def chat_renderer(
+    metadata: Mapping[str, object], tokenizer: Tokenizer, options: Options
+) -> Callable[[ChatInput], Prompt]:
+    """What ``Served.chat`` is for a model from a GGUF file.
+
+    Raises: RequestError for a template that is none, UsageError for an unknown parser.
+    """
+    if options.chat_template is not None:
+        chat = Chat(tokenizer, options.chat_template)
+    else:
+        chat = Chat.from_gguf(metadata, tokenizer)
+    return Renderer(chat, tokenizer, _parser_name(options, chat))
+
+
+def _parser_name(options: Options, chat: Chat) -> str | None:
+    asked = options.reasoning_parser
+    if asked == "none":
+        return None
+    if asked is None or asked == "auto":
+        return reasoning.detect(chat.source)
+    # vLLM has a parser a model; those of them that read <think> tags are the same one here.
+    name = "think" if asked in _THINKERS else asked
+    reasoning.parser(name)
+    return name
+
+
+_THINKERS = frozenset({"deepseek_r1", "deepseek-r1", "qwen3", "glm45", "ernie45", "holo2"})
+
+
+class Renderer:
+    """Renders one model's chats. Safe to call from several threads."""
+
+    def __init__(self, chat: Chat, tokenizer: Tokenizer, parser: str | None) -> None:
+        self._chat = chat
+        self._tokenizer = tokenizer
+        self._parser = parser
+
+    def __call__(self, chat: ChatInput) -> Prompt:
+        """Raises RequestError for what the template or the text room refuses."""
+        variables = {k: v for k, v in chat.variables.items() if k not in _OURS}
+        messages = cast("Sequence[Mapping[str, Any]]", chat.messages)
+        tools = cast("Sequence[Mapping[str, Any]]", chat.tools)
+        if chat.continue_final_message:
+            text, ids = self._continued(messages, tools, variables)
+        else:
+            made = self._chat.encode(
+                messages, tools or None, chat.add_generation_prompt, **variables
+            )
+            text, ids = made.text, made.ids
+        if not ids:
+            raise RequestError("The chat template made an empty prompt.", "messages")
+        return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning))
+
+    def _continued(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+    ) -> tuple[str, list[int]]:
+        """The prompt of the messages before the last, opened for an answer, and the last one's
+        text as the beginning of that answer."""
+        last = messages[-1]
+        content: object = last.get("content") if isinstance(last, Mapping) else None  # pyright: ignore
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":  # pyright: ignore
+            raise RequestError(
+                "'continue_final_message' needs the last message to be the assistant's.",
+                "messages",
+            )
+        if not isinstance(content, str) or len(messages) < 2:
+            raise RequestError(
+                "'continue_final_message' needs a message before the last, and text in it.",
+                "messages",
+            )
+        made = self._chat.encode(messages[:-1], tools or None, True, **variables)
+        ids = made.ids + self._tokenizer.encode(content, add_special=False, parse_special=False)
+        return made.text + content, ids
+
+    def _reasoning(self, text: str, split: bool) -> Callable[[], ReasoningParser] | None:
+        name = self._parser
+        if name is None or not split:
+            return None
+        tail = text[-_TAIL:]
+        return lambda: reasoning.parser(name, tail)

@@ -1,0 +1,80 @@
+"""``gristmill serve`` with a fake engine behind it: everything else is the real process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.serve.conftest import fake_chat  # noqa: E402
+from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer  # noqa: E402
+
+from gristmill.cli import loading, main  # noqa: E402
+from gristmill.errors import EngineError, SourceError  # noqa: E402
+from gristmill.serve.protocol import Served  # noqa: E402
+
+
+def load_model(options, backend, report, on_failure):
+    """Does as the model's name says."""
+    report("packing", 1, 4)
+    time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
+    if options.model == "missing":
+        raise SourceError("There is no model 'missing'.")
+    if options.model == "bug":
+        raise KeyError("a bug")
+    step = float(os.environ.get("FAKE_STEP", "0"))
+    script = (lambda request, index: [46] * 10**6) if step else None
+    engine = FakeEngine(step, script) if script else FakeEngine()
+    if options.model == "breaks":
+
+        def fail():
+            time.sleep(0.5)
+            error = EngineError("The mill\nbroke.")
+            engine.fail(str(error))
+            on_failure(error)
+
+        original = engine.submit
+
+        def submit(request, sink):
+            original(request, sink)
+            threading.Thread(target=fail, daemon=True).start()
+
+        engine.submit = submit
+    if options.model == "hangs":
+
+        def hang(request, sink):
+            on_failure(EngineError("A step has made no progress."))
+            time.sleep(60)  # the event loop hangs too
+
+        engine.submit = hang
+    facts = SimpleNamespace(
+        name="Fake", architecture="llama", weights_bytes=10**8, backend="fake", threads=2
+    )
+    plan = SimpleNamespace(
+        facts=facts,
+        kv_tokens=10_000,
+        kv_bytes=10**9,
+        kv_dtype="f16",
+        context=CONTEXT,
+        max_running=8,
+        notes=(),
+    )
+    served = Served(
+        options.served_names or ("fake",),
+        engine,
+        FakeTokenizer(),
+        fake_chat,
+        CONTEXT,
+        int(time.time()),
+        {"encoding": "Q4_1", "size": 98_000_000},
+    )
+    return SimpleNamespace(plan=plan, close=engine.close), served
+
+
+loading.load_model = load_model
+main()

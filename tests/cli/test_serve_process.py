@@ -1,0 +1,249 @@
+"""The serving process, from its first moment to its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+SCRIPT = Path(__file__).with_name("fake_serve.py")
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+class Child:
+    """A running ``gristmill serve`` and what it says."""
+
+    def __init__(self, *flags, port=None, **environment):
+        self.port = port or free_port()
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "serve", *flags, "--port", str(self.port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self.readers = [
+            threading.Thread(target=self._read, args=each, daemon=True)
+            for each in ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        ]
+        for reader in self.readers:
+            reader.start()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def _read(self, pipe, lines):
+        for line in pipe:
+            lines.append(line.rstrip("\n"))
+
+    def get(self, path, **more):
+        return httpx.get(self.url + path, timeout=10, **more)
+
+    def answers(self):
+        """Waits until HTTP answers at all."""
+        end = time.monotonic() + 20
+        while True:
+            try:
+                return self.get("/health")
+            except httpx.TransportError:
+                assert time.monotonic() < end and self.process.poll() is None, self.err
+                time.sleep(0.02)
+
+    def ready(self):
+        end = time.monotonic() + 20
+        while self.answers().status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        return self
+
+    def wait(self, seconds=15):
+        code = self.process.wait(seconds)
+        for reader in self.readers:
+            reader.join(5)
+        return code
+
+
+@pytest.fixture
+def child():
+    made = []
+
+    def start(*flags, **more):
+        made.append(Child(*flags, **more))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.wait()
+        each.process.stdout.close()
+        each.process.stderr.close()
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def test_from_loading_to_a_clean_end(child):
+    server = child("--alias", "mill", FAKE_LOAD_SECONDS="1.5")
+    loading = server.answers()
+    assert loading.status_code == 503
+    assert loading.json()["error"]["message"] == "Loading model"
+    assert loading.json()["progress"]["stage"] in ("starting", "packing")
+    server.ready()
+    got = httpx.post(server.url + "/v1/chat/completions", json=CHAT)
+    assert got.json()["choices"][0]["message"]["content"] == "HELLO"
+    block = "\n".join(server.out)
+    for part in ("Q4_1", "98 MB", "10,000 tokens", "4,096 tokens a request", "2 threads", "mill"):
+        assert part in block
+    command = block[block.index("curl ") :]
+    shown = subprocess.run(["bash", "-c", command + " -s"], capture_output=True, timeout=20)
+    assert json.loads(shown.stdout)["object"] == "chat.completion"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert server.err == []
+
+
+def test_port_in_use(child):
+    first = child().ready()
+    second = child(port=first.port)
+    assert second.wait() == 1
+    assert len(second.err) == 1
+    assert str(first.port) in second.err[0] and "--port" in second.err[0]
+    assert first.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
+def test_address_of_another(child, host):
+    server = child("--host", host)
+    assert server.wait() == 1
+    assert len([line for line in server.err if "warning" not in line]) == 1
+    assert host in server.err[-1]
+
+
+def test_model_that_cannot_be_had(child):
+    server = child("missing")
+    assert server.wait() == 1
+    assert server.err == ["gristmill: error: There is no model 'missing'."]
+
+
+def test_bug_while_loading(child):
+    server = child("bug")
+    assert server.wait() == 1
+    assert len(server.err) == 1 and "KeyError" in server.err[0] and "--debug" in server.err[0]
+    server = child("bug", "--debug")
+    assert server.wait() == 1
+    assert any("Traceback" in line for line in server.err)
+
+
+def test_engine_failure_ends_the_process(child):
+    server = child("breaks", FAKE_STEP="0.01").ready()
+    with httpx.stream(
+        "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
+    ) as got:
+        text = got.read().decode()
+    assert got.status_code == 500 or "The mill" in text
+    assert server.wait() == 1
+    assert server.err[-1] == "gristmill: error: The mill broke."
+
+
+def test_failure_ends_even_a_hanging_process(child):
+    server = child("hangs").ready()
+    with pytest.raises(httpx.TransportError):
+        httpx.post(server.url + "/v1/chat/completions", json=CHAT, timeout=20)
+    assert server.wait() == 1
+    assert server.err[-1] == "gristmill: error: A step has made no progress."
+
+
+def test_stop_lets_a_stream_be_told(child):
+    server = child("--shutdown-timeout", "0.3", FAKE_STEP="0.01").ready()
+    with httpx.stream(
+        "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
+    ) as got:
+        lines = got.iter_lines()
+        next(lines)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        refused = httpx.post(server.url + "/v1/chat/completions", json=CHAT)
+        assert refused.status_code == 503
+        assert "shutting down" in refused.json()["error"]["message"]
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert json.loads(rest[-2][6:])["error"]["type"] == "unavailable_error"
+    assert server.wait() == 0
+    assert any("Ctrl-C again" in line for line in server.err)
+
+
+def test_second_signal_is_immediate(child):
+    server = child("--shutdown-timeout", "100", FAKE_STEP="0.01").ready()
+    with httpx.stream(
+        "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
+    ) as got:
+        lines = got.iter_lines()  # kept: a dropped iterator closes the connection
+        next(lines)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait(3) == 130
+
+
+def test_stop_while_loading(child):
+    server = child(FAKE_LOAD_SECONDS="60")
+    server.answers()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait(3) == 128 + signal.SIGTERM
+
+
+def test_idle_takes_no_time(child):
+    server = child().ready()
+    time.sleep(0.5)
+
+    def ticks():
+        fields = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    def switches():
+        total = 0
+        for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+            status = (task / "status").read_text()
+            total += int(re.search(r"voluntary_ctxt_switches:\s+(\d+)", status)[1])
+        return total
+
+    before, woken = ticks(), switches()
+    time.sleep(2)
+    assert ticks() - before <= 1
+    assert switches() - woken <= 6
+
+
+def test_key_from_the_environment(child):
+    server = child(VLLM_API_KEY="secret")
+    server.answers()
+    server.ready()
+    assert server.get("/v1/models").status_code == 401
+    key = {"Authorization": "Bearer secret"}
+    assert server.get("/v1/models", headers=key).status_code == 200
+
+
+def test_warning_beyond_loopback(child):
+    server = child("--host", "0.0.0.0").ready()
+    assert len(server.err) == 1 and "--api-key" in server.err[0]
+    server = child("--host", "0.0.0.0", "--api-key", "k").ready()
+    assert server.err == []
+
+
+def test_flags_without_meaning_say_so(child):
+    server = child("--n-gpu-layers", "99", "--jinja", "--gpu_memory_utilization", "0.9").ready()
+    assert len(server.err) == 3
+    assert all("has no meaning here" in line for line in server.err)
