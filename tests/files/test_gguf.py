@@ -283,14 +283,15 @@ def test_a_renamed_or_repeated_part_is_refused(tmp_path: Path) -> None:
     "name", ["smollm2-135m-q4_1", "qwen2.5-coder-0.5b-q4_k_m", "gemma3-270m-q4_k_m"]
 )
 def test_real_models_open_fast(name: str) -> None:
+    """Under 0.3 s of this process's time: the machine may be busy with other things."""
     path = Path(MODELS) / f"{name}.gguf"
     if not path.exists():
         pytest.skip(f"{path.name} is not in GRISTMILL_TEST_MODELS")
     times: list[float] = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         found = open_gguf(path)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
         found.close()
     assert min(times) < 0.3
 
