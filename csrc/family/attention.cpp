@@ -131,11 +131,15 @@ class Tile {
  private:
   void load_queries();
   void chunk(int index);
-  void score(int block, int begin);
-  void weigh(int block, int begin);
-  void weigh_each(const WeighBlock& one, const char* values, size_t row_bytes, int block,
-                  int begin, int i, int from, int to);
-  const void* widened(const void* stored, bool values) const;
+  void score(int block, int begin, const uint8_t* next);
+  void weigh(int block, int begin, const uint8_t* next);
+  const uint8_t* keys(int block) const {
+    return head_of_block(a_, shape_, sequence_, block, kv_head_);
+  }
+  const uint8_t* values(int block) const { return keys(block) + shape_.head_bytes; }
+  void weigh_each(WeighBlock one, const uint8_t* rows, size_t row_bytes, int token, int begin,
+                  int i, int from, int to);
+  const uint8_t* widened(const uint8_t* stored, bool are_values) const;
   int row(int i) const { return (first_ + i) / shape_.group; }
   int head(int i) const { return kv_head_ * shape_.group + (first_ + i) % shape_.group; }
   // Whether blocks are widened to float32 once, for several calls of the kernels.
@@ -168,69 +172,70 @@ void Tile::load_queries() {
   }
 }
 
-const void* Tile::widened(const void* stored, bool values) const {
+const uint8_t* Tile::widened(const uint8_t* stored, bool are_values) const {
   const bool f16 = a_.kv.type == KvType::f16, f32 = a_.kv.type == KvType::f32;
-  if (values && shape_.columns.narrow()) {
+  if (are_values && shape_.columns.narrow()) {
     auto fill = f16   ? widen_narrow<FromF16>
                 : f32 ? widen_narrow<FromF32>
                       : widen_narrow<FromBf16>;
     fill(stored, kBlockTokens, a_.head_dim, buffers_.block);
   } else {
-    (f16 ? widen_all<FromF16> : widen_all<FromBf16>)(stored, kBlockTokens * a_.head_dim,
-                                                     buffers_.block);
+    auto fill = f16 ? widen_all<FromF16> : widen_all<FromBf16>;
+    fill(stored, kBlockTokens * a_.head_dim, buffers_.block);
   }
-  return buffers_.block;
+  return reinterpret_cast<const uint8_t*>(buffers_.block);
 }
 
-void Tile::score(int block, int begin) {
+// Scores of a block whose chunk begins at token `begin`.
+void Tile::score(int block, int begin, const uint8_t* next) {
   const int token = block * kBlockTokens;
-  const void* keys = head_of_block(a_, shape_, sequence_, block, kv_head_);
+  const uint8_t* rows = keys(block);
   const Kernels& kernels = wide() ? widened_ : stored_;
-  if (wide()) keys = widened(keys, false);
+  if (wide()) next = rows = widened(rows, false);
   for (int i = 0; i < queries_; i += kQueryTile) {
     const int n = std::min(kQueryTile, queries_ - i);
     if (from_[i] >= token + kBlockTokens || to_[i + n - 1] <= token) continue;
-    kernels.score[size_t(n - 1)](buffers_.q + i * a_.head_dim, keys, a_.head_dim,
+    kernels.score[size_t(n - 1)](buffers_.q + i * a_.head_dim, rows, next, a_.head_dim,
                                  buffers_.scores + i * kChunkTokens + (token - begin));
   }
 }
 
-// Rows [from, to) of a block for query i alone.
-void Tile::weigh_each(const WeighBlock& one, const char* values, size_t row_bytes, int block,
-                      int begin, int i, int from, int to) {
-  const int token = block * kBlockTokens;
+// What query i alone sees of tokens [from, to) of the block that starts at `token`.
+void Tile::weigh_each(WeighBlock one, const uint8_t* rows, size_t row_bytes, int token, int begin,
+                      int i, int from, int to) {
   from = std::max({from, from_[i], token});
   to = std::min({to, to_[i], token + kBlockTokens});
-  if (from < to)
-    one(buffers_.scores + i * kChunkTokens + (from - begin),
-        values + size_t(from - token) * row_bytes, to - from,
-        buffers_.o + i * shape_.columns.width(), shape_.columns);
+  if (from >= to) return;
+  rows += size_t(from - token) * row_bytes;
+  one(buffers_.scores + i * kChunkTokens + (from - begin), rows, rows, to - from,
+      buffers_.o + i * shape_.columns.width(), shape_.columns);
 }
 
 // A query meets the rows it sees and no others: at the edges of causality and window the
 // queries of a tile go one by one, in the same order of tokens.
-void Tile::weigh(int block, int begin) {
+void Tile::weigh(int block, int begin, const uint8_t* next) {
   const int token = block * kBlockTokens, end = token + kBlockTokens;
-  const void* stored = head_of_block(a_, shape_, sequence_, block, kv_head_) + shape_.head_bytes;
   const bool widens = wide() || shape_.columns.narrow();
-  auto values = static_cast<const char*>(widens ? widened(stored, true) : stored);
+  const uint8_t* rows = values(block);
+  if (widens) next = rows = widened(rows, true);
   const Kernels& kernels = widens ? widened_ : stored_;
   const size_t row_bytes = size_t(shape_.columns.value_stride()) *
                            (widens ? sizeof(float) : kv_element_bytes(a_.kv.type));
   for (int i0 = 0; i0 < queries_; i0 += kQueryTile) {
     const int n = std::min(kQueryTile, queries_ - i0);
-    const int common = std::max(from_[i0 + n - 1], token), until = std::min(to_[i0], end);
     if (from_[i0] >= end || to_[i0 + n - 1] <= token) continue;
+    const int common = std::max(from_[i0 + n - 1], token), until = std::min(to_[i0], end);
     const bool together = common < until;
     for (int i = i0; i < i0 + n; i++)
-      weigh_each(kernels.weigh[0], values, row_bytes, block, begin, i, token,
+      weigh_each(kernels.weigh[0], rows, row_bytes, token, begin, i, token,
                  together ? common : end);
     if (!together) continue;
+    const size_t skipped = size_t(common - token) * row_bytes;
     kernels.weigh[size_t(n - 1)](buffers_.scores + i0 * kChunkTokens + (common - begin),
-                                 values + size_t(common - token) * row_bytes, until - common,
+                                 rows + skipped, next + skipped, until - common,
                                  buffers_.o + i0 * shape_.columns.width(), shape_.columns);
     for (int i = i0; i < i0 + n; i++)
-      weigh_each(kernels.weigh[0], values, row_bytes, block, begin, i, until, end);
+      weigh_each(kernels.weigh[0], rows, row_bytes, token, begin, i, until, end);
   }
 }
 
@@ -240,14 +245,16 @@ void Tile::chunk(int index) {
   const int first = std::max(begin, from_[0]) / kBlockTokens;
   const int end =
       (std::min(begin + kChunkTokens, to_[queries_ - 1]) + kBlockTokens - 1) / kBlockTokens;
-  for (int b = first; b < end; b++) score(b, begin);
+  for (int b = first; b < end; b++) score(b, begin, b + 1 < end ? keys(b + 1) : values(first));
   for (int i = 0; i < queries_; i++) {
     if (!visible(i, begin)) continue;
     part_[i] = soften(buffers_.scores + i * kChunkTokens, std::max(from_[i] - begin, 0),
                       std::min(to_[i] - begin, kChunkTokens), a_.softcap);
     std::memset(buffers_.o + i * width, 0, sizeof(float) * size_t(width));
   }
-  for (int b = first; b < end; b++) weigh(b, begin);
+  const bool last = end * kBlockTokens >= to_[queries_ - 1];
+  for (int b = first; b < end; b++)
+    weigh(b, begin, b + 1 < end ? values(b + 1) : last ? values(b) : keys(end));
 }
 
 void Tile::run_all(int begin, int end) {

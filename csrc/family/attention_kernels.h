@@ -41,18 +41,30 @@ struct FromBf16 {
   static float widen(Element x) { return bf16_to_float(x); }
 };
 
+// With few queries a kernel waits for memory: while it reads a row of a block it asks for the
+// same row of the block that comes next.
+template <int NQ, class Element>
+inline void fetch(const Element* next, int elements) {
+  constexpr int kLine = 64 / sizeof(Element);
+  if constexpr (NQ <= 4)
+    for (int i = 0; i < elements; i += kLine) __builtin_prefetch(next + i);
+}
+
 // s[i][t] = Σ_d q[d][i] · k[d][t] for NQ queries and the 32 tokens of a block, terms added in
 // the order of d. Lanes of tokens never written come out as garbage: the caller masks them.
+// `next`: what is read after this block (or the block itself).
 template <class T, int NQ>
-void score_block(const float* q, const void* keys, int head_dim, float* s) {
+void score_block(const float* q, const void* keys, const void* next, int head_dim, float* s) {
   constexpr int kVectors = kBlockTokens / kLanes;
   auto k = static_cast<const typename T::Element*>(keys);
+  auto ahead = static_cast<const typename T::Element*>(next);
   F acc[NQ][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < NQ; i++)
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; j++) acc[i][j] = isa::zero();
-  for (int d = 0; d < head_dim; d++, k += kBlockTokens, q += NQ) {
+  for (int d = 0; d < head_dim; d++, k += kBlockTokens, ahead += kBlockTokens, q += NQ) {
+    fetch<NQ>(ahead, kBlockTokens);
     F key[kVectors];
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; j++) key[j] = T::load(k + j * kLanes);
@@ -85,14 +97,16 @@ struct Columns {
 
 // o[i] += Σ_t p[i][t] · v[t] over `tokens` rows of v, for NV vectors of columns.
 template <class T, int NQ, int NV>
-inline void weigh_columns(const float* p, const typename T::Element* v, int stride, int tokens,
-                          float* o, int width) {
+inline void weigh_columns(const float* p, const typename T::Element* v,
+                          const typename T::Element* next, int stride, int tokens, float* o,
+                          int width) {
   F acc[NQ][NV];
 #pragma GCC unroll 16
   for (int i = 0; i < NQ; i++)
 #pragma GCC unroll 16
     for (int j = 0; j < NV; j++) acc[i][j] = isa::load(o + i * width + j * kLanes);
-  for (int t = 0; t < tokens; t++, v += stride) {
+  for (int t = 0; t < tokens; t++, v += stride, next += stride) {
+    fetch<NQ>(next, NV * kLanes);
     F value[NV];
 #pragma GCC unroll 16
     for (int j = 0; j < NV; j++) value[j] = T::load(v + j * kLanes);
@@ -115,27 +129,33 @@ constexpr int vectors_at_once(int queries) {
   return n;
 }
 
-// The same for all columns; `values` points at the first of the rows to add.
+// The same for all columns; `values` points at the first of the rows to add, `next` at the
+// corresponding row of what is read after this block.
 template <class T, int NQ>
-void weigh_block(const float* p, const void* values, int tokens, float* o,
+void weigh_block(const float* p, const void* values, const void* next, int tokens, float* o,
                  const Columns& columns) {
   constexpr int kMost = vectors_at_once(NQ);
   auto v = static_cast<const typename T::Element*>(values);
+  auto ahead = static_cast<const typename T::Element*>(next);
   const int stride = columns.value_stride(), width = columns.width();
   int j = 0;
   for (; j + kMost <= columns.full; j += kMost)
-    weigh_columns<T, NQ, kMost>(p, v + j * kLanes, stride, tokens, o + j * kLanes, width);
-  if constexpr (kMost >= 4)
-    for (; j + kMost / 2 <= columns.full; j += kMost / 2)
-      weigh_columns<T, NQ, kMost / 2>(p, v + j * kLanes, stride, tokens, o + j * kLanes, width);
+    weigh_columns<T, NQ, kMost>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens,
+                                o + j * kLanes, width);
+  constexpr int kFewer = kMost >= 4 ? kMost / 2 : 1;
+  for (; j + kFewer <= columns.full; j += kFewer)
+    weigh_columns<T, NQ, kFewer>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens,
+                                 o + j * kLanes, width);
   for (; j < columns.full; j++)
-    weigh_columns<T, NQ, 1>(p, v + j * kLanes, stride, tokens, o + j * kLanes, width);
+    weigh_columns<T, NQ, 1>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens,
+                            o + j * kLanes, width);
   if (j < columns.vectors)
-    weigh_columns<T, NQ, 1>(p, v + columns.last(), stride, tokens, o + j * kLanes, width);
+    weigh_columns<T, NQ, 1>(p, v + columns.last(), ahead + columns.last(), stride, tokens,
+                            o + j * kLanes, width);
 }
 
-using ScoreBlock = void (*)(const float*, const void*, int, float*);
-using WeighBlock = void (*)(const float*, const void*, int, float*, const Columns&);
+using ScoreBlock = void (*)(const float*, const void*, const void*, int, float*);
+using WeighBlock = void (*)(const float*, const void*, const void*, int, float*, const Columns&);
 
 // The kernels of one element type, by number of queries (index 0 is one query).
 struct Kernels {
