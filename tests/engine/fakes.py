@@ -87,14 +87,14 @@ class ToyProgram:
             raise self.fail
         self.batches.append((len(batch.spans), len(batch.ids)))
         check_batch(batch)
-        for row, count, start in batch.spans:
+        for number, span in enumerate(batch.spans.tolist()):
+            row, count, start = (int(value) for value in span)
             positions = np.arange(start, start + count)
-            assert (batch.positions[row : row + count] == positions).all()
-        for number, (row, count, start) in enumerate(batch.spans):
+            assert np.array_equal(batch.positions[row : row + count], positions)
             for group in range(len(self.memory.states)):
                 self._store(group, batch, number, row, count, start)
         logits = np.empty((len(batch.outputs), VOCAB), np.float32)
-        for index, row in enumerate(batch.outputs):
+        for index, row in enumerate(batch.outputs.tolist()):
             number = int(np.searchsorted(batch.spans[:, 0], row, side="right")) - 1
             logits[index] = self._logits(batch, number, int(batch.positions[row]))
         return logits

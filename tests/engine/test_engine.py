@@ -27,7 +27,14 @@ from gristmill.errors import (
     OverloadError,
     RequestError,
 )
-from gristmill.types import Delta, Request, SamplingParams, StateSpec, Window
+from gristmill.types import (
+    Delta,
+    Request,
+    SamplingParams,
+    StateSpec,
+    TokenLogprob,
+    Window,
+)
 
 LAYOUTS: list[tuple[StateSpec, ...]] = [
     (FULL,),
@@ -353,7 +360,7 @@ def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
     prompt = tuple(1 + (i * 7) % 60 for i in range(100))
     params = greedy(max_tokens=3, prompt_logprobs=2, logprobs=2, ignore_eos=True)
     small, large = make_plan(step_tokens=7, max_running=4), make_plan(step_tokens=400)
-    got = []
+    got: list[tuple[TokenLogprob | None, ...]] = []
     for plan in (small, large):
         with Toy(plan) as toy:
             toy.ask(Request("warm", prompt, greedy(max_tokens=1)))
@@ -668,6 +675,44 @@ def test_idle_takes_no_time() -> None:
         before = time.process_time()
         time.sleep(0.3)
         assert time.process_time() - before < 0.02
+
+
+def test_timings_are_those_of_the_answer() -> None:
+    with Toy(make_plan(max_running=1)) as toy:
+        toy.program.gate = threading.Event()
+        start = time.monotonic()
+        first = toy.submit(
+            Request("first", (1,) * 9, greedy(max_tokens=4, ignore_eos=True))
+        )
+        second = toy.submit(
+            Request("second", (1,) * 9, greedy(max_tokens=4, ignore_eos=True))
+        )
+        time.sleep(0.2)
+        toy.program.gate.set()
+        one, two = first.wait().last().timings, second.wait().last().timings
+        took = time.monotonic() - start
+    assert one is not None
+    assert two is not None
+    assert one.queue_s < 0.2 <= one.prefill_s
+    assert two.queue_s >= 0.2
+    for timings in (one, two):
+        assert timings.decode_s > 0
+        assert timings.queue_s + timings.prefill_s + timings.decode_s <= took
+        assert (timings.prompt_tokens, timings.generated_tokens) == (9, 4)
+
+
+def test_an_abort_in_the_line_has_waited() -> None:
+    with Toy(make_plan(max_running=1)) as toy:
+        toy.program.gate = threading.Event()
+        toy.submit(Request("first", (1,), greedy(max_tokens=4)))
+        queued = toy.submit(Request("queued", (1,), greedy(max_tokens=4)))
+        time.sleep(0.1)
+        toy.engine.abort("queued")
+        toy.program.gate.set()
+        timings = queued.wait().last().timings
+    assert timings is not None
+    assert timings.queue_s >= 0.1
+    assert timings.prefill_s == timings.decode_s == 0.0
 
 
 def test_stats_add_up() -> None:

@@ -84,7 +84,9 @@ class Engine:
         self._on_failure = on_failure
         self._check_idle = check_idle
         self._pools = Pools(parts.memory, plan.kv_blocks)
-        self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
+        self._manager = BlockManager(
+            plan.facts.states, self._pools, prefix_cache=plan.prefix_cache
+        )
         self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
@@ -102,7 +104,9 @@ class Engine:
         """Whether the engine's thread is in a step, that is, ought to make progress."""
         self.last_progress = monotonic()
         """When the last step began or ended, in ``time.monotonic`` seconds."""
-        self._thread = threading.Thread(target=self._run, name="gristmill-engine", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="gristmill-engine", daemon=True
+        )
         self._thread.start()
 
     # ---------------------------------------------------------- four methods
@@ -120,7 +124,9 @@ class Engine:
             if self._deadline is not None or self._over:
                 raise OverloadError("The server is shutting down.")
             if request.id in self._jobs:
-                raise RequestError(f"A request with the id {request.id!r} is running.", "id")
+                raise RequestError(
+                    f"A request with the id {request.id!r} is running.", "id"
+                )
             most = self._plan.max_running + self._plan.max_waiting
             if self._alive and self._alive + request.n > most:
                 raise OverloadError(
@@ -130,7 +136,9 @@ class Engine:
             seed = request.sampling.seed
             seed = self._random.getrandbits(63) if seed is None else seed
             self._arrivals += 1
-            job = _Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
+            job = _Job(
+                request, sink, monotonic(), seed, self._arrivals, unborn=request.n
+            )
             self._jobs[request.id] = job
             self._alive += request.n
             self._inbox.append(partial(self._begin, job))
@@ -221,7 +229,9 @@ class Engine:
     def _commands(self) -> list[Callable[[], None]]:
         """What arrived; sleeps as long as there is nothing at all to do."""
         with self._wake:
-            while not (self._inbox or self._scheduler.busy or self._deadline is not None):
+            while not (
+                self._inbox or self._scheduler.busy or self._deadline is not None
+            ):
                 if self._check_idle:
                     self._manager.check()
                 self._wake.wait()
@@ -230,7 +240,11 @@ class Engine:
 
     def _finish_closing(self) -> bool:
         with self._wake:
-            if self._inbox and self._deadline is not None and monotonic() < self._deadline:
+            if (
+                self._inbox
+                and self._deadline is not None
+                and monotonic() < self._deadline
+            ):
                 return True
             self._over = True
             self._inbox = []
@@ -269,6 +283,7 @@ class Engine:
         counters.step_tokens.add(plan.tokens)
         self.last_progress = now = monotonic()
         counters.step_seconds.add(now - started)
+        self._scheduler.pace.observe(plan.tokens, now - started)
 
     # ------------------------------------------------------------- sequences
 
@@ -335,9 +350,10 @@ class Engine:
             clock.first_token = now
             scores = self._prompt_done(job, sequence)
         delta = sequence.output.push(choice, scores)
-        if delta.finish is not None:
+        reason = delta.finish
+        if reason is not None:
             delta = replace(delta, timings=self._timings(sequence))
-            self._end(job, sequence, delta.finish)
+            self._end(job, sequence, reason)
         self._tell(job, delta)
 
     def _evaluated(self, sequence: Sequence, now: float) -> None:
@@ -394,14 +410,18 @@ class Engine:
         """Not even alone does this one find room: the machine has less than was planned."""
         self._scheduler.stuck = None
         job = self._jobs[sequence.request.id]
-        self._drop(job, "error", "The machine has no memory left for this request's context.")
+        self._drop(
+            job, "error", "The machine has no memory left for this request's context."
+        )
 
     def _tell(self, job: _Job, delta: Delta) -> None:
         """Hand a delta on; a sink that fails has lost its request, nobody else has."""
         try:
             job.sink(delta)
         except Exception:
-            log.exception("the receiver of request %s failed; it is aborted", job.request.id)
+            log.exception(
+                "the receiver of request %s failed; it is aborted", job.request.id
+            )
             self._drop(job, "abort", None)
 
     def _timings(self, sequence: Sequence) -> Timings:
@@ -442,6 +462,8 @@ class Engine:
         unfinished = [*job.live, *range(job.request.n - job.unborn, job.request.n)]
         for index in unfinished:
             try:
-                job.sink(Delta(job.request.id, index, (), "", finish="error", error=message))
+                job.sink(
+                    Delta(job.request.id, index, (), "", finish="error", error=message)
+                )
             except Exception:
                 log.exception("the receiver of request %s failed", job.request.id)

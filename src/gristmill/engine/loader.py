@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -88,6 +89,7 @@ def load(
     except BaseException:
         place.close()
         raise
+    gc.freeze()  # vocabularies are large: no collection should walk them again
     watchdog = Watchdog(engine, plan.step_timeout)
     return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog)
 

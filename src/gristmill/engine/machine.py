@@ -83,10 +83,16 @@ def _memory_cgroups(root: Path) -> list[tuple[int, int]]:
     """(limit, bytes used that cannot be dropped) of every cgroup above this process."""
     found: list[tuple[int, int]] = []
     for folder in _cgroup_folders(root, "memory"):
-        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        limit = _number(folder / "memory.max") or _number(
+            folder / "memory.limit_in_bytes"
+        )
         if limit is None or limit >= NO_LIMIT:
             continue
-        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+        used = (
+            _number(folder / "memory.current")
+            or _number(folder / "memory.usage_in_bytes")
+            or 0
+        )
         found.append((limit, max(0, used - _droppable(folder))))
     return found
 
@@ -107,8 +113,16 @@ def _cpu_quotas(root: Path) -> list[float]:
     for folder in _cgroup_folders(root, "cpu"):
         words = _read(folder / "cpu.max").split()
         if not words:
-            words = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            words = [
+                _read(folder / "cpu.cfs_quota_us"),
+                _read(folder / "cpu.cfs_period_us"),
+            ]
+        if (
+            len(words) == 2
+            and words[0].isdigit()
+            and words[1].isdigit()
+            and int(words[1])
+        ):
             quotas.append(int(words[0]) / int(words[1]))
     return quotas
 

@@ -47,11 +47,15 @@ class Output:
         self._detokenizer = detokenizer
         self._eos = frozenset[int]() if params.ignore_eos else eos
         self._ends = self._eos | frozenset(params.stop_token_ids)
-        self._matcher = StopMatcher(params.stop, params.include_stop) if params.stop else None
+        self._matcher = (
+            StopMatcher(params.stop, params.include_stop) if params.stop else None
+        )
         self.generated = 0
 
     def push(
-        self, choice: Choice, prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self,
+        choice: Choice,
+        prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None,
     ) -> Delta:
         """What the next token adds; its ``finish`` is set if it ends the answer."""
         token = choice.token

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import monotonic
 
+from gristmill.engine.pace import Pace
 from gristmill.engine.sequence import Sequence
 from gristmill.kv.blocks import BlockManager
 
@@ -79,10 +80,14 @@ def shares(gaps: Seq[int], budget: int) -> list[int]:
 class Scheduler:
     """The line of the waiting and the set of the running. Used by one thread."""
 
-    def __init__(self, manager: BlockManager, max_running: int, step_tokens: int) -> None:
+    def __init__(
+        self, manager: BlockManager, max_running: int, step_tokens: int
+    ) -> None:
         self._manager = manager
         self._max_running = max_running
         self._step_tokens = max(step_tokens, max_running)
+        self.pace = Pace(self._step_tokens)
+        """Told by the engine how long steps took."""
         self._line: list[tuple[tuple[int, int, int], Sequence]] = []
         self._blocked_at = -1
         self.running: list[Sequence] = []
@@ -132,7 +137,8 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step; None if nothing can be computed now."""
         self._admit()
-        granted = shares([_chunk(sequence) for sequence in self.running], self._step_tokens)
+        gaps = [_chunk(sequence) for sequence in self.running]
+        granted = shares(gaps, self.pace.budget(gaps.count(1)))
         spans: list[Span] = []
         row = 0
         for sequence, count in zip(list(self.running), granted, strict=True):
@@ -168,7 +174,9 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> bool:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
         manager, table = self._manager, sequence.table
-        hit = 0 if sequence.scored is not None else manager.match(table, sequence.tokens)
+        hit = (
+            0 if sequence.scored is not None else manager.match(table, sequence.tokens)
+        )
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False

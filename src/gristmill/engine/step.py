@@ -38,7 +38,11 @@ class Stepper:
             outputs.extend(span.wanted)
         tables = tuple(self._table(plan, group) for group in range(self._groups))
         return Batch(
-            _numpy(ids), _numpy(positions), _numpy(spans).reshape(-1, 3), tables, _numpy(outputs)
+            _numpy(ids),
+            _numpy(positions),
+            _numpy(spans).reshape(-1, 3),
+            tables,
+            _numpy(outputs),
         )
 
     def _table(self, plan: StepPlan, group: int) -> I32:
