@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import ResourceError
-from gristmill.kv.pools import Pools, block_limits, bytes_for, tokens_within
+from gristmill.kv.pools import Need, Pools
 from gristmill.types import Paged, Window
 
 FULL = Paged(1, 8)
@@ -73,28 +73,33 @@ def test_a_small_machine_is_a_full_pool(ceiling: int, got: int) -> None:
     assert pools.grow(0, ceiling + 1) == got or ceiling == 12
 
 
-@given(
-    st.integers(1, 1 << 34),
+needs = st.builds(
+    lambda window, full, windowed, running, step: Need(
+        (FULL, Window(1, 8, window)), (full, windowed), running, step
+    ),
+    st.integers(1, 4000),
     st.integers(1, 100_000),
     st.integers(1, 5000),
-    st.integers(1, 4000),
+    st.integers(1, 64),
     st.integers(1, 600),
 )
-def test_tokens_within_is_the_most_that_fits(
-    limit: int, paged: int, windowed: int, window: int, step: int
-) -> None:
-    states, sizes = [FULL, Window(1, 8, window)], [paged, windowed]
-    tokens = tokens_within(states, sizes, limit, step, 1 << 20)
-    assert tokens == 0 or bytes_for(states, sizes, tokens, step) <= limit
+
+
+@given(needs, st.integers(1, 1 << 34))
+def test_tokens_within_is_the_most_that_fits(need: Need, limit: int) -> None:
+    tokens = need.tokens_within(limit, 1 << 20)
+    assert tokens == 0 or need.bytes(tokens) <= limit
     if tokens < 1 << 20:
-        assert bytes_for(states, sizes, tokens + 1, step) > limit
+        assert need.bytes(tokens + 1) > limit
 
 
-@given(st.integers(1, 100_000), st.integers(1, 5000), st.integers(1, 600))
-def test_a_window_group_holds_one_sequence_at_least(
-    tokens: int, window: int, step: int
-) -> None:
-    full, windowed = block_limits([FULL, Window(1, 8, window)], tokens, step)
+@given(needs, st.integers(1, 100_000))
+def test_a_window_group_has_room_for_the_running(need: Need, tokens: int) -> None:
+    """Each running sequence sees its window; its blocks need not begin or end where it does."""
+    full, windowed = need.blocks(tokens)
+    window = need.states[1]
+    assert isinstance(window, Window)
     assert full * 32 >= tokens
     assert windowed <= full
-    assert windowed == full or windowed * 32 >= window + step + 62
+    at_once = need.running * (window.window + 2 * 31) + need.step_tokens
+    assert windowed == full or windowed * 32 >= at_once

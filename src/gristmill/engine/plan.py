@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gristmill.backends.ops import BLOCK_TOKENS
 from gristmill.engine.machine import Machine
 from gristmill.errors import ResourceError, UsageError
-from gristmill.kv.pools import block_limits, bytes_for, tokens_within
+from gristmill.kv.pools import Need
 from gristmill.options import Options
 from gristmill.types import StateSpec
 
@@ -94,7 +94,8 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
         step_tokens = max_running
     limit = _kv_limit(options, machine)
     most = _round_up(context) * max_running
-    tokens = tokens_within(facts.states, facts.block_bytes, limit, step_tokens, most)
+    need = Need(facts.states, facts.block_bytes, max_running, step_tokens)
+    tokens = need.tokens_within(limit, most)
     tokens -= tokens % BLOCK_TOKENS
     if tokens < context:
         context = _shrunk(options, context, tokens, limit, notes)
@@ -102,8 +103,8 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
         facts=facts,
         context=context,
         kv_tokens=tokens,
-        kv_bytes=bytes_for(facts.states, facts.block_bytes, tokens, step_tokens),
-        kv_blocks=block_limits(facts.states, tokens, step_tokens),
+        kv_bytes=need.bytes(tokens),
+        kv_blocks=need.blocks(tokens),
         kv_dtype=options.kv_dtype,
         max_running=max_running,
         step_tokens=step_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gristmill.backends.ops import Memory
 from gristmill.errors import ResourceError
@@ -19,7 +20,9 @@ class Pools:
     Memory that cannot grow is a full pool, not an error: the scheduler then preempts.
     """
 
-    def __init__(self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES) -> None:
+    def __init__(
+        self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES
+    ) -> None:
         self._memory = memory
         self._limits = tuple(limits)
         self._slab_bytes = slab_bytes
@@ -55,41 +58,47 @@ class Pools:
         return sum(self._memory.blocks(g) * self._memory.block_bytes(g) for g in groups)
 
 
-def block_limits(states: Sequence[StateSpec], tokens: int, step_tokens: int) -> tuple[int, ...]:
-    """Blocks per group that together serve ``tokens`` tokens.
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What pools are sized by: the state groups, and how many sequences run in which steps."""
 
-    A full-attention group holds all of them. A window group holds what one sequence needs in
-    any case, and else half as many: running sequences keep a window each, the rest keeps the
-    windows of finished ones for the prefix cache.
-    """
-    whole = blocks_for(tokens)
-    limits: list[int] = []
-    for spec in states:
-        if isinstance(spec, Window):
-            alone = blocks_for(spec.window) + blocks_for(step_tokens) + 2
-            limits.append(min(whole, max(alone, whole // 2)))
-        else:
-            limits.append(whole)
-    return tuple(limits)
+    states: tuple[StateSpec, ...]
+    block_bytes: tuple[int, ...]
+    running: int
+    step_tokens: int
 
+    def blocks(self, tokens: int) -> tuple[int, ...]:
+        """Blocks per group that together serve ``tokens`` tokens.
 
-def bytes_for(
-    states: Sequence[StateSpec], block_bytes: Sequence[int], tokens: int, step_tokens: int
-) -> int:
-    """Bytes of all groups at the limits that serve ``tokens`` tokens."""
-    limits = block_limits(states, tokens, step_tokens)
-    return sum(n * size for n, size in zip(limits, block_bytes, strict=True))
+        A full-attention group holds all of them. A window group holds a window for each
+        running sequence and the rows of a step, or half of all tokens if that is more: the
+        windows of finished sequences, for the prefix cache.
+        """
+        whole = blocks_for(tokens)
+        return tuple(
+            min(whole, max(self._windows(spec.window), whole // 2))
+            if isinstance(spec, Window)
+            else whole
+            for spec in self.states
+        )
 
+    def bytes(self, tokens: int) -> int:
+        """Bytes of the blocks that serve ``tokens`` tokens."""
+        return sum(
+            n * size
+            for n, size in zip(self.blocks(tokens), self.block_bytes, strict=True)
+        )
 
-def tokens_within(
-    states: Sequence[StateSpec], block_bytes: Sequence[int], limit: int, step_tokens: int, most: int
-) -> int:
-    """Most tokens, up to ``most``, whose limits stay within ``limit`` bytes; 0 if none."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if bytes_for(states, block_bytes, middle, step_tokens) <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def tokens_within(self, limit: int, most: int) -> int:
+        """Most tokens, up to ``most``, whose blocks stay within ``limit`` bytes; 0 if none."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.bytes(middle) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _windows(self, window: int) -> int:
+        return self.running * (blocks_for(window) + 2) + blocks_for(self.step_tokens)
