@@ -72,6 +72,8 @@ class Running:
     engine: FakeEngine
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
+    loaded: object = None
+    served: object = None
 
     def call(self, work: Callable[[], object]) -> None:
         self.loop.call_soon_threadsafe(work)
@@ -113,14 +115,22 @@ def launch(engine: FakeEngine, options: Options, load: bool = True) -> Running:
 
 
 def attach(state: State, engine: FakeEngine) -> None:
-    served = Served(("fake", "alias"), engine, FakeTokenizer(), fake_chat, CONTEXT, 1_700_000_000)
+    attach_served(
+        state,
+        Served(("fake", "alias"), engine, FakeTokenizer(), fake_chat, CONTEXT, 1_700_000_000),
+    )
+
+
+def attach_served(state: State, served: Served) -> None:
+    """The model is loaded."""
     state.metrics.attach(served)
     state.served = served
 
 
 def stop(running: Running) -> None:
     """Ends a server and its engine."""
-    running.engine.hold.set()
+    if isinstance(running.engine, FakeEngine):
+        running.engine.hold.set()
     if running.thread.is_alive():
         running.call(running.server.stop)
         running.thread.join(15)

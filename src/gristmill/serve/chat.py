@@ -8,9 +8,10 @@ from typing import Any, cast
 from gristmill.errors import RequestError
 from gristmill.options import Options
 from gristmill.serve.protocol import ChatInput, Prompt, ReasoningParser
+from gristmill.serve.requests import refuse_hopeless
 from gristmill.text import reasoning
 from gristmill.text.chat import Chat
-from gristmill.text.tokenizer import Tokenizer
+from gristmill.text.tokenizer import Segment, Tokenizer
 
 _TAIL = 256
 """Characters of a prompt's end that tell whether it has begun a thought."""
@@ -61,12 +62,14 @@ class Renderer:
         messages = cast("Sequence[Mapping[str, Any]]", chat.messages)
         tools = cast("Sequence[Mapping[str, Any]]", chat.tools)
         if chat.continue_final_message:
-            text, ids = self._continued(messages, tools, variables)
+            segments = self._continued(messages, tools, variables)
         else:
-            made = self._chat.encode(
+            segments = self._chat.segments(
                 messages, tools or None, chat.add_generation_prompt, **variables
             )
-            text, ids = made.text, made.ids
+        text = "".join(part for part, _ in segments)
+        refuse_hopeless(text, self._tokenizer, chat.most)
+        ids = self._chat.ids(segments)
         if not ids:
             raise RequestError("The chat template made an empty prompt.", "messages")
         return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning))
@@ -76,7 +79,7 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
-    ) -> tuple[str, list[int]]:
+    ) -> list[Segment]:
         """The prompt of the messages before the last, opened for an answer, and the last one's
         text as the beginning of that answer."""
         last = messages[-1]
@@ -91,9 +94,8 @@ class Renderer:
                 "'continue_final_message' needs a message before the last, and text in it.",
                 "messages",
             )
-        made = self._chat.encode(messages[:-1], tools or None, True, **variables)
-        ids = made.ids + self._tokenizer.encode(content, add_special=False, parse_special=False)
-        return made.text + content, ids
+        opened = self._chat.segments(messages[:-1], tools or None, True, **variables)
+        return [*opened, (content, False)]
 
     def _reasoning(self, text: str, split: bool) -> Callable[[], ReasoningParser] | None:
         name = self._parser

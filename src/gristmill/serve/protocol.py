@@ -43,7 +43,8 @@ class Engine(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. ``piece`` is exactly the bytes a token stands for."""
+    """Text to ids and back. ``piece`` is exactly the bytes a token stands for;
+    ``at_least`` a lower bound of a text's tokens, in no time."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -52,6 +53,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str: ...
     def piece(self, token: int) -> bytes: ...
+    def at_least(self, text: str) -> int: ...
 
 
 class ReasoningParser(Protocol):
@@ -83,6 +85,8 @@ class ChatInput:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     split_reasoning: bool = True
+    most: int | None = None
+    """Tokens beyond which the prompt would be refused anyway, so that nobody waits for it."""
 
 
 @dataclass(frozen=True)

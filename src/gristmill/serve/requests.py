@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from gristmill.errors import RequestError
+from gristmill.errors import ContextError, RequestError
 from gristmill.serve.fields import Fields, Flag, Number, Short, Text, Whole
-from gristmill.serve.protocol import Served
+from gristmill.serve.protocol import Served, Tokenizer
 from gristmill.types import SamplingParams
 
 GREEDY_BELOW = 1e-5
@@ -313,6 +313,13 @@ def _tokens_of(key: object, served: Served) -> Sequence[int]:
         raise RequestError("'logit_bias' names tokens by id or text.", "logit_bias")
     _check_id(key, served.tokenizer.vocab_size, "logit_bias")
     return (key,)
+
+
+def refuse_hopeless(text: str, tokenizer: Tokenizer, most: int | None) -> None:
+    """Raises ContextError for a text far too long, before it is tokenised in vain."""
+    least = tokenizer.at_least(text)
+    if most is not None and least > most:
+        raise ContextError(least, most)
 
 
 def truncate(ids: tuple[int, ...], fields: Generation, context: int) -> tuple[int, ...]:

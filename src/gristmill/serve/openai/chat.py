@@ -95,7 +95,7 @@ def _check_tool_choice(choice: object) -> None:
     raise RequestError("'tool_choice' must be 'auto' or 'none'.", "tool_choice")
 
 
-def chat_input(fields: ChatFields) -> ChatInput:
+def chat_input(fields: ChatFields, context: int) -> ChatInput:
     """What the template is given."""
     variables: dict[str, object] = dict(fields.chat_template_kwargs)
     if fields.reasoning_effort is not None:
@@ -111,6 +111,7 @@ def chat_input(fields: ChatFields) -> ChatInput:
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         split_reasoning=fields.reasoning_format != "none",
+        most=context if fields.truncate_prompt_tokens is None else None,
     )
 
 
@@ -130,7 +131,7 @@ async def chat_completions(http: HttpRequest) -> Response:
         )
     wanted = (fields.top_logprobs or 0) if fields.logprobs else None
     chosen = sampling(fields, served, wanted)
-    prompt = await state.in_worker(served.chat, chat_input(fields))
+    prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
     prompt = Prompt(truncate(prompt.ids, fields, served.context), prompt.reasoning)
     job = Job(state, served, fields, model, new_id("chatcmpl", fields), [prompt], chosen, now())
     shape = _Shape(job, fields)

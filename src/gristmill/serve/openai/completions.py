@@ -20,6 +20,7 @@ from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import (
     MAX_LOGPROBS,
     Generation,
+    refuse_hopeless,
     refuse_unsupported,
     sampling,
     truncate,
@@ -40,13 +41,13 @@ class CompletionFields(Generation):
     add_special_tokens: Flag = True
 
 
-def prompts(value: object, served: Served, add_special: bool) -> list[tuple[int, ...]]:
+def prompts(value: object, served: Served, fields: CompletionFields) -> list[tuple[int, ...]]:
     """OpenAI's four forms: a text, ids, a list of texts, a list of lists of ids.
 
     Raises: RequestError for anything else, for ids beyond the vocabulary and for too many.
     """
     if isinstance(value, str):
-        return [_encode(value, served, add_special)]
+        return [_encode(value, served, fields)]
     if not isinstance(value, list) or not value:
         raise RequestError(
             "'prompt' must be a string, a list of token ids, or a list of either.", "prompt"
@@ -59,7 +60,7 @@ def prompts(value: object, served: Served, add_special: bool) -> list[tuple[int,
     found: list[tuple[int, ...]] = []
     for item in items:
         if isinstance(item, str):
-            found.append(_encode(item, served, add_special))
+            found.append(_encode(item, served, fields))
         elif isinstance(item, list):
             found.append(_ids(item, served))  # pyright: ignore[reportUnknownArgumentType]
         else:
@@ -71,8 +72,12 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _encode(text: str, served: Served, add_special: bool) -> tuple[int, ...]:
-    ids = served.tokenizer.encode(text, add_special=add_special, parse_special=True)
+def _encode(text: str, served: Served, fields: CompletionFields) -> tuple[int, ...]:
+    if fields.truncate_prompt_tokens is None:
+        refuse_hopeless(text, served.tokenizer, served.context)
+    ids = served.tokenizer.encode(
+        text, add_special=fields.add_special_tokens, parse_special=True
+    )
     if not ids:
         raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
     return tuple(ids)
@@ -108,7 +113,7 @@ async def completions(http: HttpRequest) -> Response:
     chosen = sampling(asked, served, fields.logprobs)
 
     def tokenise(value: object) -> list[tuple[int, ...]]:
-        return prompts(value, served, fields.add_special_tokens)
+        return prompts(value, served, fields)
 
     ids = await state.in_worker(tokenise, fields.prompt)
     made = [Prompt(truncate(each, fields, served.context)) for each in ids]
