@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gristmill.files.gguf import open_gguf
 
+from gristmill.files.gguf import open_gguf
 from gristmill.text.tokenizer import Tokenizer
 
-NAMES = (
-    "bert-bge command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm mpt "
-    "phi-3 qwen2 qwen35 refact starcoder"
-).split()
+NAMES = [
+    "bert-bge", "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2",
+    "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

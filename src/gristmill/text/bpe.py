@@ -45,7 +45,9 @@ class BytePairEncoder:
     def __init__(self, vocab: Vocabulary, rule: PreTokenizer) -> None:
         ids = vocab.ids_except(TokenType.CONTROL, TokenType.UNKNOWN)
         self._tokenizer = Tokenizer(_model(ids, vocab.merges, rule.ignore_merges))
-        splits = [pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns]
+        splits: list[pre_tokenizers.PreTokenizer] = [
+            pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns
+        ]
         if rule.kind == "bytes":
             splits.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         else:  # "words": white space is only a border
@@ -63,10 +65,15 @@ class BytePairEncoder:
 
 
 def _model(ids: dict[str, int], merges: list[str], ignore_merges: bool) -> models.BPE:
-    pairs = [_pair(merge) for merge in merges]
+    pairs: list[tuple[str, str]] = []
+    for left, _, right in (merge.partition(" ") for merge in merges):
+        # A raw vocabulary may have tokens that begin with the space that parts the sides.
+        pairs.append(
+            (left, right) if left else (" " + right.partition(" ")[0], right.partition(" ")[2])
+        )
     try:
         return models.BPE(ids, pairs, ignore_merges=ignore_merges)
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # noqa: BLE001 - the library raises plain Exception
         known = [p for p in pairs if p[0] in ids and p[1] in ids and p[0] + p[1] in ids]
         log.warning(
             "%d of %d merges name no token and are left out (%s).",
@@ -78,12 +85,6 @@ def _model(ids: dict[str, int], merges: list[str], ignore_merges: bool) -> model
         [p for p in known if p[0] in clean and p[1] in clean and p[0] + p[1] in clean],
         ignore_merges=ignore_merges,
     )
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    """The two sides of a merge; the space that parts them is never the first character."""
-    at = merge.find(" ", 1)
-    return (merge[:at], merge[at + 1 :]) if at > 0 else (merge, "")
 
 
 def _has_surrogate(text: str) -> bool:

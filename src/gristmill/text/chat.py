@@ -13,7 +13,7 @@ from typing import Any
 
 from gristmill.text.masking import Markup
 from gristmill.text.template import ChatTemplate
-from gristmill.text.tokenizer import Tokenizer
+from gristmill.text.tokenizer import Segment, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,7 @@ class Prompt:
 class Chat:
     """Renders and encodes chats. Immutable; safe to use from several threads."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, source: str, tool_source: str | None = None
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, source: str, tool_source: str | None = None) -> None:
         """``tool_source``: another template, for requests with tools.
 
         Raises RequestError if a source is no template.
@@ -104,18 +102,37 @@ class Chat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        *,
+        continue_final: bool = False,
         **kwargs: Any,
     ) -> Prompt:
         """Render and tokenise. A model that wants a begin token gets exactly one.
 
+        ``continue_final`` leaves the last message open, for the model to go on with.
+        ``kwargs`` are further variables of the template (``enable_thinking``, ``documents``).
+
         Raises RequestError: malformed messages, the template's own refusal, or its failure.
         """
+        segments = self.segments(messages, tools, add_generation_prompt, **kwargs)
+        return Prompt("".join(text for text, _ in segments), self.ids(segments))
+
+    def segments(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> list[Segment]:
+        """The first half of ``encode``: the prompt's text, not yet tokenised."""
         template = self._tool_template if tools else self.template
-        segments = template.render_segments(
+        return template.render_segments(
             messages, tools, add_generation_prompt, markup=self._markup, **kwargs
         )
+
+    def ids(self, segments: Sequence[Segment]) -> list[int]:
+        """The second half of ``encode``."""
         ids = self._tokenizer.encode_segments(segments, add_special=False)
         bos = self._tokenizer.bos
         if self._tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
-        return Prompt("".join(text for text, _ in segments), ids)
+        return ids

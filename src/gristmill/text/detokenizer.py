@@ -23,7 +23,11 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, skip_special: bool = True, *, continuation: bool = True
+        self,
+        tokenizer: Tokenizer,
+        skip_special: bool = True,
+        *,
+        continuation: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special

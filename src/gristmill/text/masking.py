@@ -24,7 +24,7 @@ from gristmill.text.special import SpecialFinder
 from gristmill.text.tokenizer import Segment
 
 _PRIVATE = range(0x100000, 0x10FFFE)
-_KEPT = frozenset(" \t\r\n\v\f\"\\")
+_KEPT = frozenset(' \t\r\n\v\f"\\')
 """Never swapped: templates trim these, JSON escapes them."""
 _MAX_DEPTH = 100
 _REASONING_TAGS = ("<think>", "</think>")
@@ -142,7 +142,9 @@ class Mask:
 
 def _keep_reasoning(message: Mapping[str, Any], key: str) -> bool:
     return (
-        key == "content" and message.get("role") == "assistant" and "reasoning_content" not in message
+        key == "content"
+        and message.get("role") == "assistant"
+        and "reasoning_content" not in message
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +44,13 @@ class Merger:
         self._rank = rank
         self._bytes = bytes_
         self._unk = unk
-        self._words: re.Pattern[str] | None = None
-        self._pairs: npt.NDArray[np.uint64] | None = None
+        joined = "\0".join(ids)
+        self._words = _word_starts(joined)
+        self._pairs = np.unique(_neighbours(joined))
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``."""
-        if self._words is None:
-            self._words = self._find_words()
         out: list[int] = []
         for word in self._words.split(text):
             if len(word) <= _LONG_PIECE:
@@ -60,21 +60,13 @@ class Merger:
                     out += self._piece(piece)
         return out
 
-    def _find_words(self) -> re.Pattern[str]:
-        """Where a space begins a new piece: after every character that no token has before one."""
-        glued = set(re.findall(f"([^\0{SPACE}]){SPACE}", "\0".join(self._ids)))
-        inside = "".join(re.escape(char) for char in sorted(glued))
-        return re.compile(f"(?<=[^{SPACE}{inside}])(?={SPACE})")
-
     def _cut(self, word: str) -> list[str]:
         """Cut a long piece between characters that are neighbours in no token."""
-        if self._pairs is None:
-            self._pairs = np.unique(_neighbours("\0".join(self._ids)))
         pairs = _neighbours(word)
         at = np.minimum(np.searchsorted(self._pairs, pairs), len(self._pairs) - 1)
         cuts = np.flatnonzero(self._pairs[at] != pairs) + 1
         edges = [0, *cuts.tolist(), len(word)]
-        return [word[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return [word[a:b] for a, b in pairwise(edges)]
 
     def _piece(self, piece: str) -> list[int]:
         found = self._cache.get(piece)
@@ -105,7 +97,11 @@ class Merger:
             consider(i, i + 1)
         while heap:
             _, left, right, length = heapq.heappop(heap)
-            if not parts[left] or not parts[right] or len(parts[left]) + len(parts[right]) != length:
+            if (
+                not parts[left]
+                or not parts[right]
+                or len(parts[left]) + len(parts[right]) != length
+            ):
                 continue
             parts[left] += parts[right]
             parts[right] = ""
@@ -127,6 +123,13 @@ class Merger:
             for byte in spelled
             if byte is not None or self._unk is not None
         ]  # type: ignore[misc]
+
+
+def _word_starts(joined: str) -> re.Pattern[str]:
+    """Where a space begins a new piece: after every character that no token has before one."""
+    glued = set(re.findall(f"([^\0{SPACE}]){SPACE}", joined))
+    inside = "".join(re.escape(char) for char in sorted(glued))
+    return re.compile(f"(?<=[^{SPACE}{inside}])(?={SPACE})")
 
 
 def _neighbours(text: str) -> npt.NDArray[np.uint64]:

@@ -107,8 +107,8 @@ _JAIS2_SPACES = "|".join(
 )
 
 _RULES: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
-    ("gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert"
-     " exaone4 mpt olmo jais trillion granite-docling", (_GPT2,), {}),
+    ("gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum", (_GPT2,), {}),
+    ("modern-bert exaone4 mpt olmo jais trillion granite-docling", (_GPT2,), {}),
     ("jina-v1-en jina-v2-code roberta-bpe", (_GPT2,), {"add_sep": True}),
     ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2",
      (r"\p{N}", _GPT2), {}),
@@ -129,8 +129,9 @@ _RULES: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
      (_SHORT_ANY + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
       r"|\s+(?!\S)|\s+",), {}),
     ("bailingmoe bailingmoe2 llada-moe",
-     (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
-      r"|\s*[\r\n]|\s+(?!\S)|\s+",), {}),
+     ("'(?i:[sdmt]|ll|ve|re)|" +
+      r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",),
+     {}),
     ("exaone-moe",
      (_SHORT_ANY + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
       r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",), {}),

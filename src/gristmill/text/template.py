@@ -49,9 +49,16 @@ class ChatTemplate:
                 f"The chat template is wrong at line {error.lineno}: {error.message}",
                 "chat_template",
             ) from None
-        except (RecursionError, MemoryError, ValueError, OverflowError, SyntaxError) as error:
+        except (
+            RecursionError,
+            MemoryError,
+            ValueError,
+            OverflowError,
+            SyntaxError,
+        ) as error:
             raise RequestError(
-                f"The chat template cannot be read: {type(error).__name__}.", "chat_template"
+                f"The chat template cannot be read: {type(error).__name__}.",
+                "chat_template",
             ) from None
 
     def render(
@@ -75,16 +82,23 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         *,
         markup: Markup,
+        continue_final: bool = False,
         **kwargs: Any,
     ) -> list[Segment]:
         """The prompt in segments: the text of ``render``, with ``markup`` that came from the
-        messages, the tools or ``kwargs`` marked as untrusted (see ``masking``)."""
+        messages, the tools or ``kwargs`` marked as untrusted (see ``masking``).
+
+        ``continue_final`` leaves the last message open, to be continued by the model.
+        """
         known = normalize(messages)
         mask = Mask(markup, [known, tools, kwargs, self.source])
+        masked = mask.messages(known)
         values = self._values(
-            mask.messages(known), mask.value(tools), add_generation_prompt, mask.value(kwargs)
-        )
-        return mask.segments(self._run(values))
+            masked, mask.value(tools), add_generation_prompt and not continue_final,
+            mask.value(kwargs),
+        )  # fmt: skip
+        text = self._run(values)
+        return mask.segments(_cut_after_final(text, masked) if continue_final else text)
 
     def _values(
         self,
@@ -120,10 +134,11 @@ class ChatTemplate:
             problem = "makes something too large"
         except RequestError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a template can cause any
             problem = f"fails: {_first_line(error)}"
             raise RequestError(
-                f"The chat template {problem} ({self._place(error.__traceback__)})", "messages"
+                f"The chat template {problem} ({self._place(error.__traceback__)})",
+                "messages",
             ) from None
         raise RequestError(f"The chat template {problem}.", "messages")
 
@@ -137,6 +152,21 @@ class ChatTemplate:
                 line = self._template.get_corresponding_lineno(trace.tb_lineno)
             trace = trace.tb_next
         return f"line {line}" if line else "line unknown"
+
+
+def _cut_after_final(text: str, messages: list[dict[str, Any]]) -> str:
+    """The prompt up to the end of its last message's content."""
+    final = str(messages[-1]["content"]) if messages else ""
+    if not final.strip():
+        raise RequestError("There is no final message with text to be continued.", "messages")
+    for shown in (final, final.rstrip(), final.strip()):  # templates may trim
+        at = text.rfind(shown)
+        if at >= 0:
+            return text[: at + len(shown)]
+    raise RequestError(
+        "The final message cannot be continued: the chat template changes its text.",
+        "messages",
+    )
 
 
 def _shared_environment() -> Environment:

@@ -32,7 +32,10 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocab = vocabulary
         self._encoder = _encoder(vocabulary)
-        self._escape = vocabulary.pre is not None and vocabulary.pre.kind in ("gemma4", "spaces")
+        self._escape = vocabulary.pre is not None and vocabulary.pre.kind in (
+            "gemma4",
+            "spaces",
+        )
         special = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
         user = vocabulary.of_type(TokenType.USER_DEFINED)
         self.special_ids = frozenset(special)
@@ -213,7 +216,11 @@ class Tokenizer:
         return token in self._hidden
 
     def decode(
-        self, ids: Sequence[int], skip_special: bool = False, *, continuation: bool = False
+        self,
+        ids: Sequence[int],
+        skip_special: bool = False,
+        *,
+        continuation: bool = False,
     ) -> str:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
 
@@ -265,7 +272,9 @@ def _encoder(vocabulary: Vocabulary) -> _Encoder:
         return merge.by_merges(vocabulary)
     if vocabulary.model == "llama":
         return merge.by_score(vocabulary)
-    return WordPieceEncoder(vocabulary) if vocabulary.model == "bert" else UnigramEncoder(vocabulary)
+    return (
+        WordPieceEncoder(vocabulary) if vocabulary.model == "bert" else UnigramEncoder(vocabulary)
+    )
 
 
 def _lines(text: str) -> list[str]:

@@ -17,7 +17,11 @@ class UnigramEncoder:
     """Plain text to ids by the best sum of scores."""
 
     def __init__(self, vocab: Vocabulary) -> None:
-        plain = (int(TokenType.NORMAL), int(TokenType.USER_DEFINED), int(TokenType.UNUSED))
+        plain = (
+            int(TokenType.NORMAL),
+            int(TokenType.USER_DEFINED),
+            int(TokenType.UNUSED),
+        )
         worst = min(vocab.scores, default=0.0) - 10.0
         # A piece that text must never become still needs its place in the list: a lone
         # surrogate cannot occur in text, nor be stored, so it stands under a private character.
@@ -32,7 +36,7 @@ class UnigramEncoder:
             steps: list[normalizers.Normalizer] = []
             if vocab.charsmap:
                 steps.append(normalizers.Precompiled(vocab.charsmap))
-        except Exception as error:  # the library raises plain Exception
+        except Exception as error:  # noqa: BLE001 - the library raises plain Exception
             raise FormatError(f"The model's unigram tokenizer is damaged: {error}") from None
         if vocab.remove_extra_whitespaces:
             steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

@@ -298,7 +298,10 @@ def _without_false_ends(vocab: Vocabulary, ends: set[int]) -> set[int]:
         end = vocab.ids["<|end|>"]
         vocab.types[end] = int(TokenType.USER_DEFINED)
         ends.discard(end)
-    if "</s>" in have and have & {"<|tool_response>", "<|plamo:eos|>"}:  # HTML's strike-through
+    if "</s>" in have and have & {
+        "<|tool_response>",
+        "<|plamo:eos|>",
+    }:  # HTML's strike-through
         end = vocab.ids["</s>"]
         vocab.types[end] = int(TokenType.NORMAL)
         ends.discard(end)
