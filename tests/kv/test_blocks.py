@@ -125,8 +125,22 @@ def test_leaves_are_evicted_before_their_parents() -> None:
     assert fill(manager, tokens_of((1, 97)))[1] == 64
 
 
+def test_memory_grows_for_sequences_and_up_to_half_for_the_cache() -> None:
+    manager = BlockManager([FULL], Counted([40]))
+    for value in range(30):
+        table, _ = fill(manager, tokens_of((value, 32)))
+        manager.release(table)
+    assert (manager.use()[0].present, manager.use()[0].cached) == (20, 20)
+    tables = [fill(manager, tokens_of((value, 32)))[0] for value in range(100, 140)]
+    assert (manager.use()[0].present, manager.use()[0].used) == (40, 40)
+    assert not manager.reserve(manager.open(), 1)
+    for table in tables:
+        manager.release(table)
+    manager.check()
+
+
 def test_least_recently_used_goes_first() -> None:
-    manager = BlockManager([FULL], Counted([3]))
+    manager = BlockManager([FULL], Counted([6]))
     for value in (1, 2, 3, 1):
         table, _ = fill(manager, tokens_of((value, 32)))
         manager.release(table)

@@ -120,7 +120,7 @@ class Engine:
         check_request(request, self._plan.context, self._parts.vocab)
         with self._wake:
             if self.failure is not None:
-                raise self.failure
+                raise EngineError(str(self.failure)) from self.failure
             if self._deadline is not None or self._over:
                 raise OverloadError("The server is shutting down.")
             if request.id in self._jobs:

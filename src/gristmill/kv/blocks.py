@@ -335,8 +335,11 @@ class BlockManager:
         return best
 
     def _ensure(self, index: int, blocks: int) -> bool:
+        """Have ``blocks`` blocks to take. Up to half the limit memory grows rather than that
+        cached content is lost; from there on only sequences make it grow."""
         group = self._groups[index]
-        if len(group.fresh) < blocks:
+        roomy = 2 * len(group.refs) < self._pools.limit(index)
+        if len(group.fresh) < blocks and (roomy or group.free() < blocks):
             group.add(
                 self._pools.grow(index, len(group.refs) + blocks - len(group.fresh))
             )
