@@ -11,12 +11,11 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.serve.conftest import fake_chat  # noqa: E402
-from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer  # noqa: E402
-
-from gristmill.cli import loading, main  # noqa: E402
-from gristmill.errors import EngineError, SourceError  # noqa: E402
-from gristmill.serve.protocol import Served  # noqa: E402
+from gristmill.cli import loading, main
+from gristmill.errors import EngineError, SourceError
+from gristmill.serve.protocol import Served
+from tests.serve.conftest import fake_chat
+from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 
 def load_model(options, backend, report, on_failure):

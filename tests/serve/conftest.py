@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 from gristmill.errors import RequestError
 from gristmill.options import Options
@@ -18,6 +17,7 @@ from gristmill.serve.bridge import Bridge
 from gristmill.serve.protocol import ChatInput, Prompt, Served
 from gristmill.serve.server import Server, bind
 from gristmill.serve.state import State
+from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 
 class FakeThink:

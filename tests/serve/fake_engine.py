@@ -1,6 +1,6 @@
 """A small engine and tokenizer that keep the real ones' promises, for the server's tests.
 
-Tokens are bytes (0–255) and a few specials. The fake answers a prompt by saying it again in
+Tokens are bytes (0 to 255) and a few specials. The fake answers a prompt by saying it again in
 upper case, one token a step, on its own thread, so that threads, aborts and batches are real.
 """
 
@@ -73,7 +73,7 @@ def upper(request: Request, index: int) -> list[int]:
 
 
 class FakeEngine:
-    """One token a step for every answer. ``hold`` stops the mill, ``fail`` ends all with an error."""
+    """One token a step for every answer. ``hold`` stops it, ``fail`` ends all with an error."""
 
     def __init__(self, step: float = 0.0, script=upper, max_waiting: int = 1024) -> None:
         self.step_seconds = step
@@ -178,9 +178,7 @@ class FakeEngine:
         took = Timings(0.001, 0.01, 0.1, len(each.request.prompt), 2, at + 1) if finish else None
         if each.request.id in self._running:
             each.sink(
-                Delta(
-                    each.request.id, index, (token,), text, logprobs, prompt, finish, None, took
-                )
+                Delta(each.request.id, index, (token,), text, logprobs, prompt, finish, None, took)
             )
 
     def _text(self, each: Running, index: int, last: bool) -> str:

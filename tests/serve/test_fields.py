@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.serve.conftest import launch, stop
-from tests.serve.fake_engine import FakeEngine
 
 from gristmill.options import Options
 from gristmill.serve.requests import BAN
+from tests.serve.conftest import launch, stop
+from tests.serve.fake_engine import FakeEngine
 
 
 @pytest.fixture(scope="module")
@@ -238,9 +238,7 @@ def test_completion_refused(running, send, fields, param):
 
 
 def test_other_fields(running, send):
-    got = send(
-        user="me", priority=-3, cache_salt="s", request_id="abc", n=2, model="alias"
-    ).json()
+    got = send(user="me", priority=-3, cache_salt="s", request_id="abc", n=2, model="alias").json()
     request = running.engine.requests[0]
     assert (request.client, request.priority, request.cache_salt) == ("me", -3, "s")
     assert got["id"] == "chatcmpl-abc" and got["model"] == "alias"

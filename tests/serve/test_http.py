@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+
 from tests.serve.conftest import attach
 from tests.serve.fake_engine import EOS, FakeEngine
 
@@ -280,11 +281,14 @@ def events(text):
 
 
 def test_error_in_mid_stream(serve):
-    script = lambda request, index: [*b"hello", *([46] * 100_000), EOS]  # noqa: E731
+    def script(request, index):
+        return [*b"hello", *([46] * 100_000), EOS]
+
     running = serve(FakeEngine(step=0.002, script=script))
-    with running.client() as client, client.stream(
-        "POST", "/v1/chat/completions", json={**CHAT, "stream": True}
-    ) as got:
+    with (
+        running.client() as client,
+        client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as got,
+    ):
         lines = got.iter_lines()
         for line in lines:
             if '"content":"h' in line:
@@ -310,9 +314,10 @@ def test_keep_alive_comments(serve):
     running = serve()
     running.state.keep_alive = 0.05
     running.engine.hold.clear()
-    with running.client() as client, client.stream(
-        "POST", "/v1/chat/completions", json={**CHAT, "stream": True}
-    ) as got:
+    with (
+        running.client() as client,
+        client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as got,
+    ):
         lines = got.iter_lines()
         assert [next(lines) for _ in range(3)] == [": keep-alive", "", ": keep-alive"]
         running.engine.hold.set()
@@ -371,11 +376,14 @@ def test_crowd_with_random_disconnects(serve):
     def one(number):
         dice = random.Random(number)
         leave = dice.random() < 0.5
-        with running.client() as client, client.stream(
-            "POST",
-            "/v1/chat/completions",
-            json={**CHAT, "stream": dice.random() < 0.7, "n": dice.choice([1, 1, 2])},
-        ) as got:
+        with (
+            running.client() as client,
+            client.stream(
+                "POST",
+                "/v1/chat/completions",
+                json={**CHAT, "stream": dice.random() < 0.7, "n": dice.choice([1, 1, 2])},
+            ) as got,
+        ):
             if leave:
                 for _ in got.iter_raw():
                     if dice.random() < 0.3:

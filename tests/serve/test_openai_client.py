@@ -70,9 +70,9 @@ def test_reasoning_both_names(client):
     stream = [c.choices[0].delta for c in ask(client, text, stream=True, **more)]
     assert "".join(getattr(d, "reasoning", "") for d in stream) == "WHY"
     assert "".join(d.content or "" for d in stream) == "BECAUSE"
-    raw = ask(
-        client, text, extra_body={**more["extra_body"], "reasoning_format": "none"}
-    ).choices[0]
+    raw = ask(client, text, extra_body={**more["extra_body"], "reasoning_format": "none"}).choices[
+        0
+    ]
     assert raw.message.content == "WHY</THINK>BECAUSE"
     assert not hasattr(raw.message, "reasoning")
 

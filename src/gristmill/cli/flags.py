@@ -24,14 +24,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
     """Bytes: ``4294967296``, ``4G``, ``512MiB``."""
 
     name = "SIZE"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Units are powers of 1,024."""
         if isinstance(value, int):
             return value
@@ -236,9 +234,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="TYPE",
         help="How keys and values are kept; auto is f16.",
     ),
-    _option(
-        "Engine", "-ctv", "--cache-type-v", metavar="TYPE", help="Must be the same as -ctk."
-    ),
+    _option("Engine", "-ctv", "--cache-type-v", metavar="TYPE", help="Must be the same as -ctk."),
     _option(
         "Engine",
         "--enable-prefix-caching/--no-enable-prefix-caching",

@@ -43,7 +43,7 @@ class Told(click.ClickException):
 
     def __init__(self, error: GristmillError) -> None:
         super().__init__(str(error))
-        self.exit_code = error.exit_code
+        self.exit_code = error.exit_code  # pyright: ignore[reportAttributeAccessIssue]
 
     def show(self, file: IO[Any] | None = None) -> None:
         """The sentence, on stderr."""

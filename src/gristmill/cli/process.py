@@ -187,4 +187,3 @@ def _exit_with(error: GristmillError, debug: bool) -> None:
     sys.stdout.flush()
     print(f"gristmill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     os._exit(error.exit_code)
-

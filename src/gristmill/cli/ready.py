@@ -39,24 +39,28 @@ def _loopback(host: str) -> bool:
 def url(options: Options, address: Any) -> str:
     """Where a client on this machine reaches the server."""
     host, port = str(address[0]), int(address[1])
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - a comparison, nothing is bound here
+    if host in ("0.0.0.0", "::"):
         host = socket.gethostname() if options.api_keys else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def block(
-    options: Options, loaded: Loaded, served: Served, address: Any, seconds: float
-) -> str:
+def block(options: Options, loaded: Loaded, served: Served, address: Any, seconds: float) -> str:
     """The ready block."""
     plan, meta = loaded.plan, served.meta
     facts = plan.facts
     at = url(options, address)
     rows = [
-        ("model", f"{facts.name} ({facts.architecture}, {meta['encoding']}, "
-                  f"{size(int(str(meta['size'])))})"),
+        (
+            "model",
+            f"{facts.name} ({facts.architecture}, {meta['encoding']}, "
+            f"{size(int(str(meta['size'])))})",
+        ),
         ("names", ", ".join(served.names) + (" and any other" if options.any_model else "")),
-        ("memory", f"weights {size(facts.weights_bytes)}; KV cache up to {plan.kv_tokens:,} "
-                   f"tokens ({size(plan.kv_bytes)}, {plan.kv_dtype}), taken as needed"),
+        (
+            "memory",
+            f"weights {size(facts.weights_bytes)}; KV cache up to {plan.kv_tokens:,} "
+            f"tokens ({size(plan.kv_bytes)}, {plan.kv_dtype}), taken as needed",
+        ),
         ("context", f"{plan.context:,} tokens a request, {plan.max_running} requests at once"),
         ("machine", f"{facts.backend}, {facts.threads} threads"),
         ("ready", f"{at} after {seconds:.1f} s"),

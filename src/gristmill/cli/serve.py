@@ -44,12 +44,16 @@ class ServeCommand(click.Command):
                 formatter.write_dl(records)
 
 
+def _dashes(name: str) -> str:
+    return name.replace("_", "-")
+
+
 @click.command(
     "serve",
     cls=ServeCommand,
     epilog=EPILOG,
     context_settings={
-        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "token_normalize_func": _dashes,
         "show_default": False,
     },
 )
@@ -72,4 +76,4 @@ def serve_command(ctx: click.Context, **given: Any) -> None:
 
 
 for _add in (*OPTIONS, *accepted(), debug_option()):
-    serve_command = _add(serve_command)
+    _add(serve_command)  # appends itself to the command's parameters

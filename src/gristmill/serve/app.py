@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
 
-import gristmill
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.middleware import Middleware
@@ -19,6 +18,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import gristmill
 from gristmill.serve import errors, status, tokens
 from gristmill.serve.auth import ApiKey
 from gristmill.serve.openai import chat, completions, models

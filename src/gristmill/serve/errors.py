@@ -1,4 +1,4 @@
-"""Errors as the clients of every dialect expect them: ``{"error": {code, message, type, param}}``."""
+"""Errors as clients of every dialect expect them: ``{"error": {code, message, type, param}}``."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -92,8 +92,9 @@ def parse_object(body: bytes) -> dict[str, object]:
         raise RequestError(f"The body is not valid JSON: {str(error)[:200]}.") from None
     if not isinstance(value, dict):
         raise RequestError("The body must be a JSON object.")
-    check_tree(value)
-    return value  # pyright: ignore[reportUnknownVariableType]
+    found = cast("dict[str, object]", value)
+    check_tree(found)
+    return found
 
 
 def _constant(name: str) -> NoReturn:

@@ -23,7 +23,6 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from gristmill.types import FinishReason, Timings
 
@@ -209,7 +208,7 @@ def _histogram(row: _Row, model: str, view: HistogramView) -> Metric:
     seen = 0
     for bound, count in zip((*view.bounds, float("inf")), view.counts, strict=True):
         seen += count
-        buckets.append((floatToGoString(bound), seen))
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
     family = HistogramMetricFamily(row.name, row.text, labels=["model_name"])
     family.add_metric([model], buckets, view.total)
     return family

@@ -87,9 +87,7 @@ def _among(value: object, harmless: Sequence[object]) -> bool:
     # 0 == False in Python; a number must not pass for a flag, so the kinds are compared too.
     numbers = (int, float)
     for each in harmless:
-        same_kind = type(value) is type(each) or (
-            type(value) in numbers and type(each) in numbers
-        )
+        same_kind = type(value) is type(each) or (type(value) in numbers and type(each) in numbers)
         if same_kind and value == each:
             return True
     return False
@@ -290,9 +288,7 @@ def _key_id(key: object) -> int:
 
 def _pair(item: object) -> tuple[object, object]:
     if not isinstance(item, list) or len(item) != 2:  # pyright: ignore[reportUnknownArgumentType]
-        raise RequestError(
-            "'logit_bias' as a list must hold pairs [token, bias].", "logit_bias"
-        )
+        raise RequestError("'logit_bias' as a list must hold pairs [token, bias].", "logit_bias")
     return item[0], item[1]  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -69,7 +69,9 @@ class State:
         if name in served.names or self.options.any_model:
             return served, name
         known = ", ".join(f"'{each}'" for each in served.names)
-        raise NotFoundError(f"The model '{name[:200]}' is not served here; served: {known}.", "model")
+        raise NotFoundError(
+            f"The model '{name[:200]}' is not served here; served: {known}.", "model"
+        )
 
     async def in_worker(self, work: Callable[[P], T], argument: P) -> T:
         """Runs slow text work off the event loop."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gristmill
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+import gristmill
 from gristmill.errors import OverloadError
 from gristmill.serve.errors import JsonResponse, error_body
 from gristmill.serve.state import State

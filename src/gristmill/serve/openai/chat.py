@@ -145,9 +145,7 @@ class _Shape:
         self.job = job
         self.fields = fields
         option = job.state.options.reasoning_field
-        self.reasoning_names = (
-            ("reasoning", "reasoning_content") if option == "both" else (option,)
-        )
+        self.reasoning_names = ("reasoning", "reasoning_content") if option == "both" else (option,)
 
     def whole(self, group: Group) -> dict[str, object]:
         """``chat.completion``."""
@@ -159,9 +157,7 @@ class _Shape:
             body["timings"] = took
         first = group.answers[0]
         if first.prompt_logprobs is not None:
-            body["prompt_logprobs"] = prompt_form(
-                first.prompt_logprobs, self.job.served.tokenizer
-            )
+            body["prompt_logprobs"] = prompt_form(first.prompt_logprobs, self.job.served.tokenizer)
         if self.fields.return_token_ids:
             body["prompt_token_ids"] = list(self.job.prompts[0].ids)
         return body

@@ -75,9 +75,7 @@ def _is_id(value: object) -> bool:
 def _encode(text: str, served: Served, fields: CompletionFields) -> tuple[int, ...]:
     if fields.truncate_prompt_tokens is None:
         refuse_hopeless(text, served.tokenizer, served.context)
-    ids = served.tokenizer.encode(
-        text, add_special=fields.add_special_tokens, parse_special=True
-    )
+    ids = served.tokenizer.encode(text, add_special=fields.add_special_tokens, parse_special=True)
     if not ids:
         raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
     return tuple(ids)
@@ -89,9 +87,7 @@ def _ids(items: Sequence[object], served: Served) -> tuple[int, ...]:
         raise RequestError("'prompt' holds an empty list of token ids.", "prompt")
     for item in items:
         if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocab:
-            raise RequestError(
-                f"'prompt' must hold token ids from 0 to {vocab - 1}.", "prompt"
-            )
+            raise RequestError(f"'prompt' must hold token ids from 0 to {vocab - 1}.", "prompt")
     return tuple(items)  # pyright: ignore[reportReturnType]
 
 

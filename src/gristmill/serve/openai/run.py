@@ -7,10 +7,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-import gristmill
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+import gristmill
 from gristmill.serve.answers import Answer, Group, Write, chunks
 from gristmill.serve.bridge import ClientGone, Ticket
 from gristmill.serve.errors import JsonResponse
