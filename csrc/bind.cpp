@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 
 #include "codec/pack.h"
@@ -57,6 +59,14 @@ class Recorder {
  public:
   Recorder(std::shared_ptr<Pool> pool) : program(std::move(pool)) {}
   Program program;
+  // By state group: the longest window that attention looks back on, 0 for all, -1 for none.
+  std::vector<int> windows;
+
+  void looks_back(int group, int window) {
+    if (windows.size() <= size_t(group)) windows.resize(size_t(group) + 1, -1);
+    int& w = windows[size_t(group)];
+    w = w == 0 || window == 0 ? 0 : std::max(w, window);
+  }
 
   template <class N>
   N* row_node(const char* kind, bool barrier, int rows, int width, Columns out,
@@ -71,8 +81,15 @@ class Recorder {
   }
 };
 
+// The first block that a sequence of `past` tokens still reads.
+int64_t first_read(int past, int window) {
+  if (window < 0) return INT64_MAX;
+  return window == 0 ? 0 : std::max<int64_t>(0, int64_t(past) + 1 - window) / kBlockTokens;
+}
+
 // Checks everything that a kernel would trust.
-void check_step(const Step& s, int vocab, const Memory* memory) {
+void check_step(const Step& s, int vocab, const Memory& memory, const std::vector<int>& windows) {
+  if (s.tables.size() != size_t(memory.groups())) refuse("a block table per state group is needed");
   for (int t = 0; t < s.tokens; t++) {
     if (s.ids[t] < 0 || s.ids[t] >= vocab) refuse("a token id is outside the vocabulary");
     if (s.positions[t] < 0) refuse("a position is negative");
@@ -89,13 +106,12 @@ void check_step(const Step& s, int vocab, const Memory* memory) {
       int64_t blocks = (int64_t(span[1]) + span[2] + kBlockTokens - 1) / kBlockTokens;
       if (blocks > s.tables[g].width) refuse("a block table is shorter than its sequence");
       const int32_t* table = s.tables[g].data + size_t(i) * size_t(s.tables[g].width);
-      // The last block, which is written, must be there; a window may have let go of others.
-      for (int64_t b = 0; b < blocks; b++) {
-        int64_t id = table[b];
-        bool written = (b + 1) * kBlockTokens > span[2];
-        if (id < (written ? 0 : -1) || (memory && id >= int64_t(memory->blocks(int(g)))))
+      // What is read or written must be there; a window may have let go of earlier blocks.
+      int64_t first = first_read(span[2], g < windows.size() ? windows[g] : -1);
+      int64_t count = int64_t(memory.blocks(int(g)));
+      for (int64_t b = 0; b < blocks; b++)
+        if (table[b] < (b < first ? -1 : 0) || table[b] >= count)
           refuse("a block table names a block that is not there");
-      }
     }
   }
   if (next != s.tokens) refuse("the spans do not cover the step's rows in order");
@@ -164,7 +180,7 @@ NB_MODULE(GM_MODULE, m) {
       .def("slot",
            [](Recorder& r, int rows, size_t bytes) { return r.program.add_slot(Rows(rows), bytes); })
       .def("rope_table",
-           [](Recorder& r, std::vector<float> inv_freq, float scale) {
+           [](Recorder& r, std::vector<double> inv_freq, float scale) {
              return r.program.add_rope(std::move(inv_freq), scale);
            })
       .def("embed",
@@ -309,6 +325,7 @@ NB_MODULE(GM_MODULE, m) {
             n->layer_offset = layer_offset;
             n->type = KvType(type);
             r.program.add(std::move(n), "attention", barrier);
+            r.looks_back(group, window);
           },
           "barrier"_a, "out"_a, "q"_a, "k"_a, "v"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
           "window"_a, "scale"_a, "softcap"_a, "sinks"_a.none(), "memory"_a, "group"_a,
@@ -333,7 +350,7 @@ NB_MODULE(GM_MODULE, m) {
             }
             {
               nb::gil_scoped_release nogil;
-              check_step(s, vocab, &memory);
+              check_step(s, vocab, memory, r.windows);
               r.program.run(s, eager);
             }
             size_t rows = size_t(r.program.rows_of(result) == Rows::tokens ? s.tokens

@@ -36,6 +36,7 @@ class Memory {
   // Keeps the content of the blocks that stay. Throws std::bad_alloc, changing nothing.
   void resize(int group, size_t blocks);
   void copy(int group, size_t source, size_t target);
+  int groups() const { return int(groups_.size()); }
   uint8_t* const* table(int group) const { return groups_[size_t(group)].blocks.data(); }
   size_t bytes() const;
 

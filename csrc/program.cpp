@@ -44,7 +44,7 @@ int Program::add_slot(Rows rows, size_t row_bytes) {
   return int(slots_.size()) - 1;
 }
 
-int Program::add_rope(std::vector<float> inv_freq, float factor) {
+int Program::add_rope(std::vector<double> inv_freq, float factor) {
   ropes_.push_back({std::move(inv_freq), factor, {}, {}});
   return int(ropes_.size()) - 1;
 }
@@ -91,7 +91,7 @@ void Program::fill_ropes(const Step& step, const Worker& w) {
     size_t pairs = r.inv_freq.size();
     for (int64_t t = begin; t < end; t++)
       for (size_t i = 0; i < pairs; i++) {
-        double angle = double(step.positions[t]) * double(r.inv_freq[i]);
+        double angle = double(step.positions[t]) * r.inv_freq[i];
         r.cosine[size_t(t) * pairs + i] = float(std::cos(angle)) * r.scale;
         r.sine[size_t(t) * pairs + i] = float(std::sin(angle)) * r.scale;
       }

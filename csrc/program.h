@@ -85,7 +85,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   int add_slot(Rows rows, size_t row_bytes);
-  int add_rope(std::vector<float> inv_freq, float scale);
+  int add_rope(std::vector<double> inv_freq, float scale);
   void add(std::unique_ptr<Node> node, std::string kind, bool barrier);
   Rows rows_of(int slot) const { return slots_.at(size_t(slot)).rows; }
   // Plays all nodes in one parallel region, or each in its own (eager).
@@ -108,7 +108,7 @@ class Program {
     size_t capacity = 0;  // rows
   };
   struct RopeTable {
-    std::vector<float> inv_freq;
+    std::vector<double> inv_freq;
     float scale;
     std::vector<float> cosine, sine;  // [tokens][pairs]
   };

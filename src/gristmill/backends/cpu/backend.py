@@ -32,10 +32,11 @@ class CpuProgram:
 
     def __init__(self, recorder: Recorder, result: X, memory: CpuMemory, pool: Any, eager: bool):
         self._memory, self._eager = memory, eager
-        nodes, self._result = recorder.nodes, columns(result)
-        self._vocab = nodes[0].args["table"].n
+        self._result = recorder.whole(columns(result))
+        nodes = recorder.nodes
+        self._vocab = min(node.args["table"].n for node in nodes if node.kind == "embed")
         if not eager:
-            nodes = fuse.residual_into_linear(nodes)
+            nodes = fuse.residual_into_linear(nodes, self._result.value)
         nodes = fuse.panels(nodes, fuse=not eager)
         fuse.drop_unread(nodes, self._result.value)
         self.native, self._slot = emit(nodes, self._result, pool, share=not eager)

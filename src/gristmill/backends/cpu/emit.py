@@ -89,7 +89,9 @@ def emit(nodes: list[Node], result: Columns, pool: Any, share: bool = True) -> t
             panels[value.act or 0] = slots.take(value)
         by = node.rows if node.by_rows else None
         reads = [(slot, None if node.kind == "outputs" else by) for slot, _ in ins]
-        writes = [(slot, by) for slot in (out[0], *panels) if slot >= 0]
+        # A row's part of a panel lies among those of other workers' rows, anywhere in the slot.
+        writes = [(out[0], by)] if node.out else []
+        writes += [(slot, None) for slot in panels if slot >= 0]
         plan.append((node, barriers.before(reads, writes), out, panels, ins))
         slots.end(i, node)
     program = native().Program(pool)

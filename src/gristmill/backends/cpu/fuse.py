@@ -16,9 +16,10 @@ def uses(nodes: list[Node]) -> Counter[Value]:
     return Counter(x.value for node in nodes for x in node.inputs)
 
 
-def residual_into_linear(nodes: list[Node]) -> list[Node]:
+def residual_into_linear(nodes: list[Node], result: Value) -> list[Node]:
     """x + linear(y): the linear op adds x as it stores, when nobody else reads its result."""
     count = uses(nodes)
+    count[result] += 1
     producer = {node.out: i for i, node in enumerate(nodes) if node.out is not None}
     gone: set[int] = set()
     for i, node in enumerate(nodes):

@@ -82,6 +82,10 @@ class Recorder:
         self.nodes.append(Node(kind, ins, out, kind_of_rows, width, args))
         return Columns(out, 0, width)
 
+    def whole(self, x: Columns) -> Columns:
+        """x as a value of its own: a copy, if it is a part of another."""
+        return x if x.whole else self._add("copy", [x], x.width)
+
     def embed(self, table: Weight, scale: float = 1.0) -> Columns:
         """See ``ops.Ops``."""
         return self._add(
@@ -120,6 +124,7 @@ class Recorder:
 
     def rope(self, x: X, rope: Rope, head_dim: int) -> Columns:
         """See ``ops.Ops``."""
+        _tokens(x)
         return self._add("rope", [x], x.width, rope=rope, head_dim=head_dim)
 
     def attention(
@@ -135,6 +140,13 @@ class Recorder:
     ) -> Columns:
         """See ``ops.Ops``."""
         spec, group, offset = self._memory.place(layer)
+        _tokens(q, k, v)
+        shared = spec.kv_heads * spec.head_dim
+        if k.width != shared or v.width != shared or q.width % shared:
+            raise TypeError(
+                f"layer {layer} keeps {shared} columns of keys and of values; q, k and v have "
+                f"{q.width}, {k.width} and {v.width}"
+            )
         return self._add(
             "attention",
             [q, k, v],
@@ -166,11 +178,16 @@ class Recorder:
 
     def add(self, x: X, y: X) -> Columns:
         """See ``ops.Ops``."""
-        return self._add("elementwise", [x, y], x.width, op=0)
+        return self._elementwise(x, y, 0)
 
     def mul(self, x: X, y: X) -> Columns:
         """See ``ops.Ops``."""
-        return self._add("elementwise", [x, y], x.width, op=1)
+        return self._elementwise(x, y, 1)
+
+    def _elementwise(self, x: X, y: X, op: int) -> Columns:
+        if x.width != y.width or columns(x).value.rows != columns(y).value.rows:
+            raise TypeError(f"{x.width} columns and {y.width}, or rows of different kinds")
+        return self._add("elementwise", [x, y], x.width, op=op)
 
     def scale(self, x: X, factor: float) -> Columns:
         """See ``ops.Ops``."""
@@ -182,7 +199,13 @@ class Recorder:
 
     def outputs(self, x: X) -> Columns:
         """See ``ops.Ops``."""
+        _tokens(x)
         return self._add("outputs", [x], x.width, OUTPUTS)
+
+
+def _tokens(*xs: X) -> None:
+    if any(columns(x).value.rows != TOKENS for x in xs):
+        raise TypeError("this op works on the rows of tokens, before ``outputs``")
 
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2")
