@@ -61,8 +61,7 @@ uint8_t* head_of_block(const AttentionArgs& a, const Shape& shape, int sequence,
   return a.kv.blocks[id] + a.kv.layer_offset + size_t(kv_head) * 2 * shape.head_bytes;
 }
 
-void store_block(const AttentionArgs& a, const Shape& shape, int sequence, int block,
-                 int kv_head) {
+void store_block(const AttentionArgs& a, const Shape& shape, int sequence, int block, int kv_head) {
   Span span(a, sequence);
   const int begin = block * kBlockTokens;
   const int from = std::max(begin, span.past);
@@ -144,9 +143,7 @@ class Tile {
   int head(int i) const { return kv_head_ * shape_.group + (first_ + i) % shape_.group; }
   // Whether blocks are widened to float32 once, for several calls of the kernels.
   bool wide() const { return queries_ > kQueryTile && a_.kv.type != KvType::f32; }
-  bool visible(int i, int begin) const {
-    return from_[i] < begin + kChunkTokens && to_[i] > begin;
-  }
+  bool visible(int i, int begin) const { return from_[i] < begin + kChunkTokens && to_[i] > begin; }
 
   const AttentionArgs& a_;
   const Shape& shape_;
@@ -175,9 +172,7 @@ void Tile::load_queries() {
 const uint8_t* Tile::widened(const uint8_t* stored, bool are_values) const {
   const bool f16 = a_.kv.type == KvType::f16, f32 = a_.kv.type == KvType::f32;
   if (are_values && shape_.columns.narrow()) {
-    auto fill = f16   ? widen_narrow<FromF16>
-                : f32 ? widen_narrow<FromF32>
-                      : widen_narrow<FromBf16>;
+    auto fill = f16 ? widen_narrow<FromF16> : f32 ? widen_narrow<FromF32> : widen_narrow<FromBf16>;
     fill(stored, kBlockTokens, a_.head_dim, buffers_.block);
   } else {
     auto fill = f16 ? widen_all<FromF16> : widen_all<FromBf16>;

@@ -147,8 +147,8 @@ void weigh_block(const float* p, const void* values, const void* next, int token
     weigh_columns<T, NQ, kFewer>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens,
                                  o + j * kLanes, width);
   for (; j < columns.full; j++)
-    weigh_columns<T, NQ, 1>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens,
-                            o + j * kLanes, width);
+    weigh_columns<T, NQ, 1>(p, v + j * kLanes, ahead + j * kLanes, stride, tokens, o + j * kLanes,
+                            width);
   if (j < columns.vectors)
     weigh_columns<T, NQ, 1>(p, v + columns.last(), ahead + columns.last(), stride, tokens,
                             o + j * kLanes, width);
@@ -216,8 +216,7 @@ inline Part soften(float* scores, int from, int to, float softcap) {
   if (softcap > 0) {
     F cap = isa::set1(softcap), inverse = isa::set1(1.0f / softcap);
     for (int t = begin; t < end; t += kLanes)
-      isa::store(scores + t,
-                 isa::mul(cap, isa::tanh(isa::mul(isa::load(scores + t), inverse))));
+      isa::store(scores + t, isa::mul(cap, isa::tanh(isa::mul(isa::load(scores + t), inverse))));
   }
   constexpr float kHidden = -__builtin_inff();
   for (int t = begin; t < from; t++) scores[t] = kHidden;

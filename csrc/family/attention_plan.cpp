@@ -35,9 +35,8 @@ Buffers::Buffers(const Shape& shape, float* base) {
 }
 
 const SequencePlan& Plan::of_unit(int64_t unit) const {
-  auto after = std::upper_bound(at, at + sequences, unit, [](int64_t u, const SequencePlan& s) {
-    return u < s.first_unit;
-  });
+  auto after = std::upper_bound(at, at + sequences, unit,
+                                [](int64_t u, const SequencePlan& s) { return u < s.first_unit; });
   return after[-1];
 }
 

@@ -1,0 +1,95 @@
+// Finding the few that matter among a vocabulary of logits, without sorting it.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "sampling.h"
+
+namespace gm::inline GM_ISA::sample {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+// Logits that share one maximum: what selection skips at a time.
+constexpr int kGroup = 256;
+static_assert(kGroup % isa::kLanes == 0);
+
+// e^-x for x >= 0, error below 2 ulp, in a form that compilers vectorise. Beyond 700 it stays
+// at e^-700, which is nothing beside the weight 1 of the best.
+inline double exp_minus(double x) {
+  x = x < 700.0 ? x : 700.0;
+  constexpr double kMagic = 0x1.8p52;  // adding it rounds to an integer in the low bits
+  const double t = kMagic - x * 1.4426950408889634;
+  const double n = t - kMagic;
+  const double r = (-x - n * 0x1.62e42fee00000p-1) - n * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800.0;
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const uint64_t power = (std::bit_cast<uint64_t>(t) + 1023) << 52;
+  return p * std::bit_cast<double>(power);
+}
+
+// The maximum of each kGroup logits; false if one is NaN or +infinity.
+bool group_maxima(const float* row, int n, std::vector<float>& maxima);
+
+// Ids of at least the `k` largest logits (all that tie with the last included), unordered.
+// Logits of -infinity are left out.
+void gather_top(const float* row, int n, const std::vector<float>& maxima, int k,
+                std::vector<int32_t>& ids);
+
+// Ids of all logits of `bound` or more, but no -infinity.
+void gather_above(const float* row, int n, const std::vector<float>& maxima, double bound,
+                  std::vector<int32_t>& ids);
+
+// The candidates of space.logits, ids and weights in order of rising key, ties by logit, largest
+// first, then by id. Only the stretch that is asked about is ever sorted: candidates are
+// counted and their weights summed in classes of keys.
+class Ranking {
+ public:
+  // A place in the order: the candidate there, how many come before it, their weights' sum.
+  struct Place {
+    int32_t candidate;
+    int64_t before;
+    double sum_before;
+  };
+
+  // Keys are >= 0; `width` is their range of interest. Uses space.counts, sums and order.
+  Ranking(SamplingSpace& space, const std::vector<double>& keys, double width);
+
+  double total() const { return std::accumulate(space_.sums.begin(), space_.sums.end(), 0.0); }
+  // The first candidate at which the sum, itself included, is `sum` or more (or exceeds it).
+  Place reaching(double sum, bool exceed);
+  // The candidate with `count` before it; count < n.
+  Place at(int64_t count);
+  // Drops all candidates after `last` from logits, ids and weights.
+  void keep_until(int32_t last);
+
+ private:
+  static constexpr int kClasses = 4096, kSmall = 1024;
+  int class_of(double key) const {
+    double c = key * scale_;
+    return c < classes_ - 1 ? int(c) : classes_ - 1;
+  }
+  bool precedes(int32_t a, int32_t b) const;
+  void sort_class(int c);
+
+  SamplingSpace& space_;
+  const std::vector<double>& keys_;
+  int n_, classes_;
+  double scale_;
+  int sorted_ = -1;  // the class that space_.order holds
+};
+
+}  // namespace gm::inline GM_ISA::sample
