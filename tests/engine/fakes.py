@@ -112,9 +112,7 @@ class ToyProgram:
     def _logits(self, batch: Batch, number: int, position: int) -> F32:
         seen = hashlib.blake2b(digest_size=8)
         for group, spec in enumerate(self.memory.states):
-            first = (
-                max(0, position - spec.window + 1) if isinstance(spec, Window) else 0
-            )
+            first = max(0, position - spec.window + 1) if isinstance(spec, Window) else 0
             where = np.arange(first, position + 1)
             blocks = batch.tables[group][number, where // BLOCK_TOKENS]
             assert (blocks >= 0).all(), "reading a block that was let go"
@@ -207,9 +205,7 @@ class ToyBackend:
         self, logits: F32, rows: Sequence[int], tokens: Sequence[int], top: int
     ) -> list[Choice]:
         pairs = zip(rows, tokens, strict=True)
-        return [
-            _choice(logits[row].astype(np.float64), token, top) for row, token in pairs
-        ]
+        return [_choice(logits[row].astype(np.float64), token, top) for row, token in pairs]
 
     def close(self) -> None: ...
 
@@ -217,9 +213,7 @@ class ToyBackend:
 def _choice(raw: npt.NDArray[np.float64], token: int, top: int) -> Choice:
     logprobs = raw - np.log(np.exp(raw).sum())
     best = np.argsort(-logprobs)[:top]
-    return Choice(
-        token, float(logprobs[token]), tuple((int(b), float(logprobs[b])) for b in best)
-    )
+    return Choice(token, float(logprobs[token]), tuple((int(b), float(logprobs[b])) for b in best))
 
 
 class ToyDetokenizer:
@@ -254,9 +248,7 @@ def make_plan(
 ) -> Plan:
     """A plan for the toy, every number given."""
     blocks = [4 * context // BLOCK_TOKENS] * len(states) if blocks is None else blocks
-    facts = Facts(
-        "toy", "toy", context, tuple(states), (256,) * len(states), 0, "toy", 1
-    )
+    facts = Facts("toy", "toy", context, tuple(states), (256,) * len(states), 0, "toy", 1)
     return Plan(
         facts=facts,
         context=context,

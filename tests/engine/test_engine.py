@@ -7,17 +7,6 @@ import threading
 import time
 
 import pytest
-from fakes import (
-    EOS,
-    FULL,
-    VOCAB,
-    Answer,
-    Toy,
-    greedy,
-    make_plan,
-    oracle,
-    text_of,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +23,17 @@ from gristmill.types import (
     StateSpec,
     TokenLogprob,
     Window,
+)
+from tests.engine.fakes import (
+    EOS,
+    FULL,
+    VOCAB,
+    Answer,
+    Toy,
+    greedy,
+    make_plan,
+    oracle,
+    text_of,
 )
 
 LAYOUTS: list[tuple[StateSpec, ...]] = [
@@ -101,10 +101,7 @@ def test_any_schedule_gives_the_same_tokens(
     with Toy(plan) as toy:
         wanted = greedy(max_tokens=40)
         asked = [prompt_of(*shape) for shape in shapes]
-        answers = [
-            toy.submit(Request(str(i), prompt, wanted))
-            for i, prompt in enumerate(asked)
-        ]
+        answers = [toy.submit(Request(str(i), prompt, wanted)) for i, prompt in enumerate(asked)]
         for prompt, answer in zip(asked, answers, strict=True):
             answer.wait()
             expected = oracle(prompt, states, min(40, blocks * 32 - len(prompt)))
@@ -146,8 +143,7 @@ def test_sampled_text_is_the_same_alone_and_in_a_crowd(
         alone = toy.ask(Request("alone", (3, 4, 5), params))
     with Toy(make_plan(states, [7] * len(states), context=224, step_tokens=9)) as toy:
         others = [
-            toy.submit(Request(str(i), (i,) * 50, SamplingParams(max_tokens=50)))
-            for i in range(6)
+            toy.submit(Request(str(i), (i,) * 50, SamplingParams(max_tokens=50))) for i in range(6)
         ]
         crowded = toy.ask(Request("crowded", (3, 4, 5), params))
         for other in others:
@@ -175,9 +171,7 @@ def test_random_aborts_leave_nothing_behind() -> None:
         answers: dict[str, Answer] = {}
         prompts: dict[str, tuple[int, ...]] = {}
         for i in range(64):
-            prompt = tuple(
-                dice.randrange(1, VOCAB) for _ in range(dice.randrange(1, 150))
-            )
+            prompt = tuple(dice.randrange(1, VOCAB) for _ in range(dice.randrange(1, 150)))
             request = Request(
                 str(i),
                 prompt,
@@ -194,18 +188,14 @@ def test_random_aborts_leave_nothing_behind() -> None:
         for name, answer in answers.items():
             answer.wait()
             reasons = {answer.last(index).finish for index in range(answer.n)}
-            assert reasons <= (
-                {"stop", "length", "abort"} if name in gone else {"stop", "length"}
-            )
+            assert reasons <= ({"stop", "length", "abort"} if name in gone else {"stop", "length"})
             known = oracle(prompts[name], states, 60)
             for index in range(answer.n):
                 assert answer.tokens(index) == known[: len(answer.tokens(index))]
         assert toy.used() == [0, 0]
         stats = toy.engine.stats()
         assert (stats.running, stats.waiting) == (0, 0)
-        assert sum(stats.finished.values()) == sum(
-            answer.n for answer in answers.values()
-        )
+        assert sum(stats.finished.values()) == sum(answer.n for answer in answers.values())
 
 
 def test_abort_takes_effect_within_a_step() -> None:
@@ -250,11 +240,7 @@ def test_prefix_cache_counts_and_saves() -> None:
         computed = toy.engine.stats().computed_tokens
         second = toy.ask(Request("2", prompt, greedy(max_tokens=2))).last().timings
         saved = 2 * computed - toy.engine.stats().computed_tokens
-        other = (
-            toy.ask(Request("3", prompt, greedy(max_tokens=2), cache_salt="x"))
-            .last()
-            .timings
-        )
+        other = toy.ask(Request("3", prompt, greedy(max_tokens=2), cache_salt="x")).last().timings
         assert first and second and other
         assert (first.cached_tokens, second.cached_tokens, other.cached_tokens) == (
             0,
@@ -271,22 +257,41 @@ def test_return_to_a_shorter_prompt(window_blocks: int) -> None:
     """BC-41: growing turns, then back to the first prompt and to a fork far behind the window,
     with window blocks evicted in between: always what a cold run gives."""
     states = (FULL, Window(1, 8, 70))
-    turns = [
-        tuple(1 + (i * i) % 50 for i in range(length)) for length in (90, 200, 330)
-    ]
+    turns = [tuple(1 + (i * i) % 50 for i in range(length)) for length in (90, 200, 330)]
     fork = (*turns[2][:130], 9, 9, 9)
     prompts = [*turns, turns[0], fork, turns[1], turns[2], fork, turns[0]]
     plan = make_plan(states, [64, window_blocks], context=512, step_tokens=32)
     hits = 0
     with Toy(plan) as toy:
         for number, prompt in enumerate(prompts):
-            answer = toy.ask(
-                Request(str(number), prompt, greedy(max_tokens=9, ignore_eos=True))
-            )
+            answer = toy.ask(Request(str(number), prompt, greedy(max_tokens=9, ignore_eos=True)))
             assert answer.tokens() == oracle(prompt, states, 9, [EOS])
             timings = answer.last().timings
             hits += timings.cached_tokens if timings else 0
     assert hits > 0 or window_blocks < 9
+
+
+@pytest.mark.parametrize("states", LAYOUTS)
+def test_equal_prompts_that_arrive_together_are_computed_once(
+    states: tuple[StateSpec, ...],
+) -> None:
+    """Eight chats with one long beginning: the followers take over what the first computed."""
+    start = tuple(1 + (i * 13) % 50 for i in range(400))
+    ends = [(i, i + 1, *range(i)) for i in range(8)]
+    with Toy(make_plan(states, step_tokens=50)) as toy:
+        toy.program.gate = threading.Event()
+        answers = [
+            toy.submit(Request(str(i), start + end, greedy(max_tokens=9, ignore_eos=True)))
+            for i, end in enumerate(ends)
+        ]
+        toy.program.gate.set()
+        for end, answer in zip(ends, answers, strict=True):
+            assert answer.wait().tokens() == oracle(start + end, states, 9, [EOS])
+        stats = toy.engine.stats()
+        cached = [answer.last().timings for answer in answers]
+        assert stats.computed_tokens < 2.5 * len(start)
+        assert stats.prefix_hits == sum(t.cached_tokens for t in cached if t)
+        assert stats.prefix_hits + stats.computed_tokens <= stats.prompt_tokens + 8 * 8 + 8 * 32
 
 
 def test_n_answers_share_the_prompt() -> None:
@@ -297,9 +302,7 @@ def test_n_answers_share_the_prompt() -> None:
         assert toy.engine.stats().computed_tokens < 2 * len(prompt)
         for index in range(4):
             alone = SamplingParams(temperature=1.0, seed=5 + index, max_tokens=20)
-            assert toy.ask(Request("one", prompt, alone)).tokens() == answer.tokens(
-                index
-            )
+            assert toy.ask(Request("one", prompt, alone)).tokens() == answer.tokens(index)
         timings = [answer.last(index).timings for index in range(4)]
         assert [t.cached_tokens if t else None for t in timings] == [0, 224, 224, 224]
 
@@ -369,13 +372,11 @@ def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
             assert first.prompt_logprobs is not None
             assert all(delta.prompt_logprobs is None for delta in answer.deltas[0][1:])
             got.append(first.prompt_logprobs)
-            alone = toy.ask(
-                Request("eval", prompt, greedy(max_tokens=0, prompt_logprobs=2))
-            )
+            both = toy.ask(Request("both", prompt, params, n=2))
+            assert both.deltas[1][0].prompt_logprobs == first.prompt_logprobs
+            alone = toy.ask(Request("eval", prompt, greedy(max_tokens=0, prompt_logprobs=2)))
             assert alone.last().prompt_logprobs == first.prompt_logprobs
-            continued = toy.ask(
-                Request("rest", prompt[:60], greedy(max_tokens=1, logprobs=2))
-            )
+            continued = toy.ask(Request("rest", prompt[:60], greedy(max_tokens=1, logprobs=2)))
             chosen = continued.last().logprobs[0]
             scored = first.prompt_logprobs[60]
             assert scored is not None
@@ -392,9 +393,7 @@ def test_prompt_logprobs_equal_what_decoding_would_have_said() -> None:
 def test_max_tokens_is_exact(count: int) -> None:
     """BC-23."""
     with Toy() as toy:
-        answer = toy.ask(
-            Request("m", (1, 2, 3), greedy(max_tokens=count, ignore_eos=True))
-        )
+        answer = toy.ask(Request("m", (1, 2, 3), greedy(max_tokens=count, ignore_eos=True)))
         assert len(answer.tokens()) == count
         assert answer.last().finish == "length"
         timings = answer.last().timings
@@ -430,9 +429,7 @@ def test_min_tokens_bans_every_end() -> None:
     most = len(plain) + 5
     with Toy() as toy:
         stop = plain[0]
-        answer = toy.ask(
-            Request("m", (9, 9), greedy(min_tokens=most, stop_token_ids=(stop,)))
-        )
+        answer = toy.ask(Request("m", (9, 9), greedy(min_tokens=most, stop_token_ids=(stop,))))
         body = answer.tokens()[:most]
         assert len(body) == most
         assert not {EOS, stop} & set(body)
@@ -463,9 +460,7 @@ def test_stop_ids_name_themselves() -> None:
     end = tokens.index(stop)
     with Toy() as toy:
         for include in (False, True):
-            params = greedy(
-                stop_token_ids=(stop,), include_stop=include, ignore_eos=True
-            )
+            params = greedy(stop_token_ids=(stop,), include_stop=include, ignore_eos=True)
             answer = toy.ask(Request("m", (4, 2), params))
             assert answer.tokens() == tokens[: end + 1]
             assert answer.text() == "".join(map(text_of, tokens[: end + include]))
@@ -553,9 +548,7 @@ def test_logprobs_come_one_for_each_token() -> None:
         (Request("r", (1,), SamplingParams(stop=("",))), "stop"),
     ],
 )
-def test_bad_requests_are_refused_and_harm_nobody(
-    request_: Request, param: str
-) -> None:
+def test_bad_requests_are_refused_and_harm_nobody(request_: Request, param: str) -> None:
     with Toy() as toy:
         with pytest.raises(RequestError) as caught:
             toy.submit(request_)
@@ -576,9 +569,7 @@ def test_an_id_can_be_used_once_at_a_time() -> None:
 
 def test_a_sampler_refused_by_the_back_end_is_one_requests_error() -> None:
     with Toy() as toy:
-        good = toy.submit(
-            Request("good", (1, 2), greedy(max_tokens=20, ignore_eos=True))
-        )
+        good = toy.submit(Request("good", (1, 2), greedy(max_tokens=20, ignore_eos=True)))
         bad = toy.ask(Request("bad", (1, 2), SamplingParams(top_k=99), n=2))
         for index in range(2):
             assert bad.last(index).finish == "error"
@@ -590,9 +581,7 @@ def test_a_sampler_refused_by_the_back_end_is_one_requests_error() -> None:
 def test_the_line_is_bounded() -> None:
     with Toy(make_plan(max_running=2, max_waiting=3)) as toy:
         toy.program.gate = threading.Event()
-        answers = [
-            toy.submit(Request(str(i), (1,), greedy(max_tokens=1))) for i in range(5)
-        ]
+        answers = [toy.submit(Request(str(i), (1,), greedy(max_tokens=1))) for i in range(5)]
         with pytest.raises(OverloadError):
             toy.submit(Request("much", (1,), greedy(max_tokens=1)))
         stats = toy.engine.stats()
@@ -608,9 +597,7 @@ def test_less_memory_than_planned_is_one_requests_error() -> None:
     with Toy(make_plan(context=512), ceiling=3) as toy:
         big = toy.submit(Request("big", (1,) * 200, greedy(max_tokens=1)))
         grows = toy.submit(Request("grows", (2,) * 60, greedy(ignore_eos=True)))
-        small = toy.submit(
-            Request("small", (3,) * 60, greedy(max_tokens=5, ignore_eos=True))
-        )
+        small = toy.submit(Request("small", (3,) * 60, greedy(max_tokens=5, ignore_eos=True)))
         assert big.wait().last().finish == "error"
         assert grows.wait().last().finish == "error"
         assert len(grows.tokens()) == 3 * 32 - 60 + 1
@@ -626,8 +613,7 @@ def test_a_failure_tells_everybody_and_is_kept() -> None:
     with Toy(make_plan(max_running=2), on_failure=told.append) as toy:
         toy.program.gate = threading.Event()
         answers = [
-            toy.submit(Request(str(i), (1, 2), greedy(ignore_eos=True), n=2))
-            for i in range(4)
+            toy.submit(Request(str(i), (1, 2), greedy(ignore_eos=True), n=2)) for i in range(4)
         ]
         toy.program.fail = ZeroDivisionError("the kernel slipped")
         toy.program.gate.set()
@@ -681,12 +667,8 @@ def test_timings_are_those_of_the_answer() -> None:
     with Toy(make_plan(max_running=1)) as toy:
         toy.program.gate = threading.Event()
         start = time.monotonic()
-        first = toy.submit(
-            Request("first", (1,) * 9, greedy(max_tokens=4, ignore_eos=True))
-        )
-        second = toy.submit(
-            Request("second", (1,) * 9, greedy(max_tokens=4, ignore_eos=True))
-        )
+        first = toy.submit(Request("first", (1,) * 9, greedy(max_tokens=4, ignore_eos=True)))
+        second = toy.submit(Request("second", (1,) * 9, greedy(max_tokens=4, ignore_eos=True)))
         time.sleep(0.2)
         toy.program.gate.set()
         one, two = first.wait().last().timings, second.wait().last().timings
@@ -718,17 +700,13 @@ def test_an_abort_in_the_line_has_waited() -> None:
 def test_stats_add_up() -> None:
     with Toy() as toy:
         for i in range(3):
-            toy.ask(
-                Request(str(i), (1 + i,) * 40, greedy(max_tokens=10, ignore_eos=True))
-            )
+            toy.ask(Request(str(i), (1 + i,) * 40, greedy(max_tokens=10, ignore_eos=True)))
         stats = toy.engine.stats()
     assert stats.requests == 3
     assert stats.prompt_tokens == 120
     assert stats.generated_tokens == 30
     assert stats.computed_tokens == 120 + 27
     assert stats.finished == {"stop": 0, "length": 3, "abort": 0, "error": 0}
-    assert (
-        stats.steps == sum(stats.step_tokens.counts) == sum(stats.step_seconds.counts)
-    )
+    assert stats.steps == sum(stats.step_tokens.counts) == sum(stats.step_seconds.counts)
     assert stats.step_tokens.total == stats.computed_tokens
     assert stats.kv_usage == 0.0

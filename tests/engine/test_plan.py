@@ -65,9 +65,7 @@ def test_a_context_that_was_asked_for_is_not_cut_in_silence() -> None:
 
 def test_a_machine_too_small_is_an_error() -> None:
     with pytest.raises(ResourceError):
-        resolve(
-            Options(), FACTS, replace(MACHINE, memory_available=1600 * MIB + 2 * MIB)
-        )
+        resolve(Options(), FACTS, replace(MACHINE, memory_available=1600 * MIB + 2 * MIB))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ def test_shares_spend_the_budget_well(gaps: list[int], more: int) -> None:
 
 
 @given(st.integers(2, 3000), st.integers(2, 3000), st.integers(64, 600))
-def test_the_oldest_has_half_and_so_has_the_shortest(
-    long: int, short: int, budget: int
-) -> None:
+def test_the_oldest_has_half_and_so_has_the_shortest(long: int, short: int, budget: int) -> None:
     granted = shares([long, short], budget)
     assert granted[0] >= min(long, budget // 2)
     if short < long:

@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
-from fakes import Toy, greedy
 
 from gristmill.engine.watchdog import Watchdog
 from gristmill.errors import EngineError
 from gristmill.types import Request
+from tests.engine.fakes import Toy, greedy
 
 
 def test_a_hanging_step_is_reported_once() -> None:

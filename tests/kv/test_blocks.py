@@ -50,9 +50,7 @@ def tokens_of(*runs: tuple[int, int]) -> array[int]:
     return array("i", [value for value, length in runs for _ in range(length)])
 
 
-def fill(
-    manager: BlockManager, tokens: array[int], salt: str = ""
-) -> tuple[BlockTable, int]:
+def fill(manager: BlockManager, tokens: array[int], salt: str = "") -> tuple[BlockTable, int]:
     """A sequence that computes all its tokens at once; its table and its hit."""
     table = manager.open(salt)
     hit = manager.match(table, tokens)
@@ -93,9 +91,7 @@ def test_salt_divides() -> None:
     fill(manager, tokens_of((1, 100)), "mine")
     assert fill(manager, tokens_of((1, 100)), "yours")[1] == 0
     assert fill(manager, tokens_of((1, 100)), "mine")[1] == 96
-    manager.match(
-        manager.open("\ud800"), tokens_of((1, 100))
-    )  # a lone surrogate is a salt too
+    manager.match(manager.open("\ud800"), tokens_of((1, 100)))  # a lone surrogate is a salt too
 
 
 def test_equal_tokens_after_another_beginning_are_no_hit() -> None:
@@ -105,9 +101,7 @@ def test_equal_tokens_after_another_beginning_are_no_hit() -> None:
 
 
 def test_cache_can_be_off() -> None:
-    manager = BlockManager(
-        [FULL, Window(1, 8, 40)], Counted([64, 64]), prefix_cache=False
-    )
+    manager = BlockManager([FULL, Window(1, 8, 40)], Counted([64, 64]), prefix_cache=False)
     table, _ = fill(manager, tokens_of((1, 100)))
     manager.release(table)
     assert fill(manager, tokens_of((1, 100)))[1] == 0
@@ -118,9 +112,7 @@ def test_leaves_are_evicted_before_their_parents() -> None:
     manager = BlockManager([FULL], Counted([4]))
     table, _ = fill(manager, tokens_of((1, 97)))
     manager.release(table)
-    other, _ = fill(
-        manager, tokens_of((9, 40))
-    )  # takes the fresh block and one cached one
+    other, _ = fill(manager, tokens_of((9, 40)))  # takes the fresh block and one cached one
     manager.release(other)
     assert fill(manager, tokens_of((1, 97)))[1] == 64
 
@@ -202,9 +194,7 @@ def test_window_hit_falls_back_when_the_window_is_gone() -> None:
     manager = BlockManager([FULL, window], Counted([64, 4]))
     table, _ = fill(manager, tokens_of((1, 96)))
     manager.release(table)
-    other, _ = fill(
-        manager, tokens_of((2, 100))
-    )  # takes all four blocks of the window group
+    other, _ = fill(manager, tokens_of((2, 100)))  # takes all four blocks of the window group
     manager.release(other)
     table, hit = fill(manager, tokens_of((1, 100)))
     assert hit == 0
@@ -289,16 +279,12 @@ class Lives(RuleBasedStateMachine):
     lives = Bundle("lives")
 
     @initialize(
-        windows=st.lists(
-            st.sampled_from([None, 1, 20, 32, 50, 90]), min_size=1, max_size=3
-        ),
+        windows=st.lists(st.sampled_from([None, 1, 20, 32, 50, 90]), min_size=1, max_size=3),
         limit=st.integers(3, 14),
         slab=st.integers(1, 5),
         cache=st.booleans(),
     )
-    def begin(
-        self, windows: list[int | None], limit: int, slab: int, cache: bool
-    ) -> None:
+    def begin(self, windows: list[int | None], limit: int, slab: int, cache: bool) -> None:
         states: list[StateSpec] = [
             FULL if window is None else Window(1, 8, window) for window in windows
         ]
@@ -354,10 +340,7 @@ class Lives(RuleBasedStateMachine):
         self.manager.check()
         for index, group in enumerate(self.manager.use()):
             named = {
-                block
-                for life in self.all
-                for block in life.table.rows[index]
-                if block != LET_GO
+                block for life in self.all for block in life.table.rows[index] if block != LET_GO
             }
             assert group.used == len(named)
             assert group.used + group.cached <= group.present <= group.limit
@@ -369,7 +352,5 @@ class Lives(RuleBasedStateMachine):
         assert all(group.used == 0 for group in self.manager.use())
 
 
-Lives.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None
-)
+Lives.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestLives = Lives.TestCase

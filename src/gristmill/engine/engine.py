@@ -54,7 +54,8 @@ class Parts:
 @dataclass(slots=True, eq=False)
 class _Job:
     """A request and its answers: ``live`` those that are not finished, ``unborn`` how many
-    wait for the first one to put their common prompt into the prefix cache."""
+    wait for the first one to put their common prompt into the prefix cache. ``scores`` are the
+    prompt's log-probabilities, once the first answer has them."""
 
     request: Request
     sink: Sink
@@ -63,6 +64,7 @@ class _Job:
     arrival: int
     live: dict[int, Sequence] = field(default_factory=dict[int, Sequence])
     unborn: int = 0
+    scores: Scores | None = None
 
 
 class Engine:
@@ -84,9 +86,7 @@ class Engine:
         self._on_failure = on_failure
         self._check_idle = check_idle
         self._pools = Pools(parts.memory, plan.kv_blocks)
-        self._manager = BlockManager(
-            plan.facts.states, self._pools, prefix_cache=plan.prefix_cache
-        )
+        self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
         self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
@@ -104,9 +104,7 @@ class Engine:
         """Whether the engine's thread is in a step, that is, ought to make progress."""
         self.last_progress = monotonic()
         """When the last step began or ended, in ``time.monotonic`` seconds."""
-        self._thread = threading.Thread(
-            target=self._run, name="gristmill-engine", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="gristmill-engine", daemon=True)
         self._thread.start()
 
     # ---------------------------------------------------------- four methods
@@ -124,9 +122,7 @@ class Engine:
             if self._deadline is not None or self._over:
                 raise OverloadError("The server is shutting down.")
             if request.id in self._jobs:
-                raise RequestError(
-                    f"A request with the id {request.id!r} is running.", "id"
-                )
+                raise RequestError(f"A request with the id {request.id!r} is running.", "id")
             most = self._plan.max_running + self._plan.max_waiting
             if self._alive and self._alive + request.n > most:
                 raise OverloadError(
@@ -136,9 +132,7 @@ class Engine:
             seed = request.sampling.seed
             seed = self._random.getrandbits(63) if seed is None else seed
             self._arrivals += 1
-            job = _Job(
-                request, sink, monotonic(), seed, self._arrivals, unborn=request.n
-            )
+            job = _Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
             self._jobs[request.id] = job
             self._alive += request.n
             self._inbox.append(partial(self._begin, job))
@@ -203,7 +197,7 @@ class Engine:
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # noqa: BLE001 - whatever it is, everybody is told
+        except BaseException as error:
             self._die(error)
         finally:
             with self._wake:
@@ -229,9 +223,7 @@ class Engine:
     def _commands(self) -> list[Callable[[], None]]:
         """What arrived; sleeps as long as there is nothing at all to do."""
         with self._wake:
-            while not (
-                self._inbox or self._scheduler.busy or self._deadline is not None
-            ):
+            while not (self._inbox or self._scheduler.busy or self._deadline is not None):
                 if self._check_idle:
                     self._manager.check()
                 self._wake.wait()
@@ -240,11 +232,7 @@ class Engine:
 
     def _finish_closing(self) -> bool:
         with self._wake:
-            if (
-                self._inbox
-                and self._deadline is not None
-                and monotonic() < self._deadline
-            ):
+            if self._inbox and self._deadline is not None and monotonic() < self._deadline:
                 return True
             self._over = True
             self._inbox = []
@@ -321,7 +309,7 @@ class Engine:
             seed=(job.seed + index) & SEED_MASK,
             banned=tuple(sorted({*eos, *params.stop_token_ids})),
             always_banned=eos if params.ignore_eos else (),
-            prompt_logprobs=[] if params.prompt_logprobs is None else [None],
+            prompt_logprobs=list(job.scores or (None,)),
         )
         self._scheduler.add(job.live[index])
 
@@ -368,11 +356,11 @@ class Engine:
     def _prompt_done(self, job: _Job, sequence: Sequence) -> Scores | None:
         """Count a prompt; its other answers may start now. The prompt's scores, if wanted."""
         self._counters.prompt_tokens += sequence.prompt_tokens
+        if sequence.request.sampling.prompt_logprobs is not None:
+            job.scores = tuple(sequence.prompt_logprobs)
         while job.unborn:
             self._bear(job)
-        if sequence.request.sampling.prompt_logprobs is None:
-            return None
-        return tuple(sequence.prompt_logprobs)
+        return job.scores
 
     def _finish(
         self,
@@ -410,18 +398,14 @@ class Engine:
         """Not even alone does this one find room: the machine has less than was planned."""
         self._scheduler.stuck = None
         job = self._jobs[sequence.request.id]
-        self._drop(
-            job, "error", "The machine has no memory left for this request's context."
-        )
+        self._drop(job, "error", "The machine has no memory left for this request's context.")
 
     def _tell(self, job: _Job, delta: Delta) -> None:
         """Hand a delta on; a sink that fails has lost its request, nobody else has."""
         try:
             job.sink(delta)
         except Exception:
-            log.exception(
-                "the receiver of request %s failed; it is aborted", job.request.id
-            )
+            log.exception("the receiver of request %s failed; it is aborted", job.request.id)
             self._drop(job, "abort", None)
 
     def _timings(self, sequence: Sequence) -> Timings:
@@ -462,8 +446,6 @@ class Engine:
         unfinished = [*job.live, *range(job.request.n - job.unborn, job.request.n)]
         for index in unfinished:
             try:
-                job.sink(
-                    Delta(job.request.id, index, (), "", finish="error", error=message)
-                )
+                job.sink(Delta(job.request.id, index, (), "", finish="error", error=message))
             except Exception:
                 log.exception("the receiver of request %s failed", job.request.id)

@@ -83,16 +83,10 @@ def _memory_cgroups(root: Path) -> list[tuple[int, int]]:
     """(limit, bytes used that cannot be dropped) of every cgroup above this process."""
     found: list[tuple[int, int]] = []
     for folder in _cgroup_folders(root, "memory"):
-        limit = _number(folder / "memory.max") or _number(
-            folder / "memory.limit_in_bytes"
-        )
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
         if limit is None or limit >= NO_LIMIT:
             continue
-        used = (
-            _number(folder / "memory.current")
-            or _number(folder / "memory.usage_in_bytes")
-            or 0
-        )
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
         found.append((limit, max(0, used - _droppable(folder))))
     return found
 
@@ -117,12 +111,7 @@ def _cpu_quotas(root: Path) -> list[float]:
                 _read(folder / "cpu.cfs_quota_us"),
                 _read(folder / "cpu.cfs_period_us"),
             ]
-        if (
-            len(words) == 2
-            and words[0].isdigit()
-            and words[1].isdigit()
-            and int(words[1])
-        ):
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return quotas
 

@@ -47,9 +47,7 @@ class Output:
         self._detokenizer = detokenizer
         self._eos = frozenset[int]() if params.ignore_eos else eos
         self._ends = self._eos | frozenset(params.stop_token_ids)
-        self._matcher = (
-            StopMatcher(params.stop, params.include_stop) if params.stop else None
-        )
+        self._matcher = StopMatcher(params.stop, params.include_stop) if params.stop else None
         self.generated = 0
 
     def push(

@@ -30,9 +30,7 @@ class Pace:
             return
         rate = seconds / tokens
         known = self._seconds_per_token
-        self._seconds_per_token = (
-            rate if known == 0.0 else known + 0.25 * (rate - known)
-        )
+        self._seconds_per_token = rate if known == 0.0 else known + 0.25 * (rate - known)
 
     def budget(self, answering: int) -> int:
         """Tokens of the next step, when ``answering`` sequences want one token each."""

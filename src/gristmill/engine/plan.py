@@ -88,9 +88,7 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
     max_running = options.max_running or min(256, max(16, 16 * facts.threads))
     step_tokens = options.step_tokens or (256 if facts.threads <= 8 else 512)
     if step_tokens < max_running:
-        notes.append(
-            f"A step takes {max_running} tokens, one for each running request."
-        )
+        notes.append(f"A step takes {max_running} tokens, one for each running request.")
         step_tokens = max_running
     limit = _kv_limit(options, machine)
     most = _round_up(context) * max_running
@@ -129,17 +127,11 @@ def _check(options: Options) -> None:
         if value is not None and value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}.")
     if options.max_running is not None and options.max_running > 4096:
-        raise UsageError(
-            f"max_running is {options.max_running}; it must be at most 4096."
-        )
+        raise UsageError(f"max_running is {options.max_running}; it must be at most 4096.")
     if options.step_tokens is not None and options.step_tokens > 65536:
-        raise UsageError(
-            f"step_tokens is {options.step_tokens}; it must be at most 65536."
-        )
+        raise UsageError(f"step_tokens is {options.step_tokens}; it must be at most 65536.")
     if not options.step_timeout > 0:
-        raise UsageError(
-            f"step_timeout is {options.step_timeout}; it must be above 0 seconds."
-        )
+        raise UsageError(f"step_timeout is {options.step_timeout}; it must be above 0 seconds.")
 
 
 def _kv_limit(options: Options, machine: Machine) -> int:
@@ -150,9 +142,7 @@ def _kv_limit(options: Options, machine: Machine) -> int:
     return max(0, machine.memory_available - margin)
 
 
-def _shrunk(
-    options: Options, context: int, tokens: int, limit: int, notes: list[str]
-) -> int:
+def _shrunk(options: Options, context: int, tokens: int, limit: int, notes: list[str]) -> int:
     """The context that memory allows, said aloud; an explicit wish is not silently cut."""
     asked = options.context is not None and options.context <= context
     if tokens < min(context, LEAST_CONTEXT) or asked:

@@ -39,9 +39,7 @@ class Sampler:
             row += wanted
             if span.choose:
                 if sequence.chooser is None:
-                    raise EngineError(
-                        f"Request {sequence.request.id} has no sampling state."
-                    )
+                    raise EngineError(f"Request {sequence.request.id} has no sampling state.")
                 sequences.append(sequence)
                 rows.append(row - 1)
                 choosers.append(sequence.chooser)
@@ -51,14 +49,10 @@ class Sampler:
         choices = self._backend.choose(logits, rows, choosers, banned)
         return list(zip(sequences, choices, strict=True))
 
-    def _score(
-        self, sequence: Sequence, top: int, logits: F32, row: int, count: int
-    ) -> None:
+    def _score(self, sequence: Sequence, top: int, logits: F32, row: int, count: int) -> None:
         """The log-probabilities of the next prompt tokens, from ``count`` rows at most."""
         first = len(sequence.prompt_logprobs)
         tokens = sequence.request.prompt[first : first + count]
         rows = range(row, row + len(tokens))
         choices = self._backend.logprobs(logits, rows, tokens, top) if tokens else []
-        sequence.prompt_logprobs.extend(
-            TokenLogprob(c.token, c.logprob, c.top) for c in choices
-        )
+        sequence.prompt_logprobs.extend(TokenLogprob(c.token, c.logprob, c.top) for c in choices)

@@ -2,12 +2,13 @@
 
 The one law: every sequence has ``computed <= len(tokens)``, and a step only closes that gap,
 within a budget of tokens. A prompt in chunks, a prefix found in the cache, a sequence that
-lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in four moves:
+lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in five moves:
 
 1. admit: sequences from the line, while there is room (their whole known text gets blocks);
-2. share: the budget among the running (``shares``);
-3. make room: the oldest first; when blocks run out the youngest goes back into the line;
-4. the rest is written down as a ``StepPlan``, plain data.
+2. catch up: whose prompt another one has computed meanwhile takes it over;
+3. share: the budget among the running (``shares``);
+4. make room: the oldest first; when blocks run out the youngest goes back into the line;
+5. the rest is written down as a ``StepPlan``, plain data.
 """
 
 from __future__ import annotations
@@ -80,9 +81,7 @@ def shares(gaps: Seq[int], budget: int) -> list[int]:
 class Scheduler:
     """The line of the waiting and the set of the running. Used by one thread."""
 
-    def __init__(
-        self, manager: BlockManager, max_running: int, step_tokens: int
-    ) -> None:
+    def __init__(self, manager: BlockManager, max_running: int, step_tokens: int) -> None:
         self._manager = manager
         self._max_running = max_running
         self._step_tokens = max(step_tokens, max_running)
@@ -137,6 +136,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step; None if nothing can be computed now."""
         self._admit()
+        self._catch_up()
         gaps = [_chunk(sequence) for sequence in self.running]
         granted = shares(gaps, self.pace.budget(gaps.count(1)))
         spans: list[Span] = []
@@ -174,9 +174,7 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> bool:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
         manager, table = self._manager, sequence.table
-        hit = (
-            0 if sequence.scored is not None else manager.match(table, sequence.tokens)
-        )
+        hit = 0 if sequence.scored is not None else manager.match(table, sequence.tokens)
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False
@@ -187,6 +185,21 @@ class Scheduler:
             self.prefix_queries += len(sequence.tokens)
             self.prefix_hits += hit
         return True
+
+    def _catch_up(self) -> None:
+        """Equal prompts that arrive together are computed once: the followers jump ahead."""
+        for sequence in list(self.running):
+            before = sequence.computed
+            if sequence.gap == 1 or sequence.scored is not None:
+                continue
+            if not self._manager.ahead(sequence.table, sequence.tokens, before):
+                continue
+            self._manager.release(sequence.table)
+            if not self._enter(sequence):
+                self._preempt(sequence)
+            elif sequence.cached is not None and sequence.generated == 0:
+                sequence.cached += sequence.computed - before
+                self.prefix_hits += sequence.computed - before
 
     def _has_room(self, sequence: Sequence, tokens: int) -> bool:
         """Reserve blocks, at the cost of the youngest; False if ``sequence`` itself had to go.

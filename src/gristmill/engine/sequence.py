@@ -47,9 +47,7 @@ class Sequence:
     computed: int = 0
     cached: int | None = None
     """Prompt tokens found in the prefix cache when first admitted."""
-    prompt_logprobs: list[TokenLogprob | None] = field(
-        default_factory=list[TokenLogprob | None]
-    )
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list[TokenLogprob | None])
     running: bool = False
     """Whether it holds blocks; else it is in the line."""
 

@@ -16,16 +16,12 @@ def check_request(request: Request, context: int, vocab: int) -> None:
     """Raise RequestError, with the field that is at fault, unless the engine can serve it."""
     prompt, params = request.prompt, request.sampling
     if not prompt:
-        raise RequestError(
-            "The prompt is empty; at least one token is needed.", "prompt"
-        )
+        raise RequestError("The prompt is empty; at least one token is needed.", "prompt")
     room = 0 if params.max_tokens == 0 else 1
     if len(prompt) + room > context:
         raise ContextError(len(prompt), context)
     if min(prompt) < 0 or max(prompt) >= vocab:
-        raise RequestError(
-            f"The prompt has a token id outside 0 … {vocab - 1}.", "prompt"
-        )
+        raise RequestError(f"The prompt has a token id outside 0 … {vocab - 1}.", "prompt")
     if not 1 <= request.n <= MOST_ANSWERS:
         raise RequestError(f"n is {request.n}; it must be 1 to {MOST_ANSWERS}.", "n")
     _check_numbers(params)
@@ -55,9 +51,7 @@ def _check_numbers(params: SamplingParams) -> None:
             allowed = "finite" if math.isinf(least) else bound
             raise RequestError(f"{name} is {value}; it must be {allowed}.", name)
     if params.repetition_penalty == 0:
-        raise RequestError(
-            "repetition_penalty is 0; it must be above 0.", "repetition_penalty"
-        )
+        raise RequestError("repetition_penalty is 0; it must be above 0.", "repetition_penalty")
 
 
 def _check_ids(params: SamplingParams, vocab: int) -> None:
@@ -67,9 +61,7 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
     ):
         for token in ids:
             if not 0 <= token < vocab:
-                raise RequestError(
-                    f"{name} has the id {token}, outside 0 … {vocab - 1}.", name
-                )
+                raise RequestError(f"{name} has the id {token}, outside 0 … {vocab - 1}.", name)
     if any(math.isnan(bias) for _, bias in params.logit_bias):
         raise RequestError("logit_bias has a value that is not a number.", "logit_bias")
     if len(params.stop) > MOST_STOPS or len(params.stop_token_ids) > MOST_STOPS:

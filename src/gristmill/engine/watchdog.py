@@ -16,9 +16,7 @@ class Watchdog:
         self._engine = engine
         self._timeout = timeout
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="gristmill-watchdog", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="gristmill-watchdog", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

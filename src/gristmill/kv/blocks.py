@@ -188,9 +188,7 @@ class BlockManager:
 
     def open(self, salt: str = "") -> BlockTable:
         """An empty table; sequences with different salts never share blocks."""
-        root = blake2b(
-            salt.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key
-        )
+        root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key)
         rows = tuple(array("i") for _ in self._groups)
         return BlockTable(root.digest(), rows, [0] * len(rows))
 
@@ -219,6 +217,19 @@ class BlockManager:
         table.room = length
         self._live[id(table)] = table
         return length
+
+    def ahead(self, table: BlockTable, tokens: array[int], computed: int) -> bool:
+        """Whether others have published a longer prefix of ``tokens`` than is ``computed``.
+
+        Cheap when they have not: it looks at the next block first.
+        """
+        entry, most = computed // BLOCK_TOKENS, (len(tokens) - 1) // BLOCK_TOKENS
+        if not self._prefix_cache or entry >= most:
+            return False
+        digest = self._digest(table, tokens, entry)
+        if not any(digest in group.by_digest for group in self._groups):
+            return False
+        return self._longest_hit(table, tokens, most) * BLOCK_TOKENS > computed
 
     def reserve(self, table: BlockTable, tokens: int, near: int | None = None) -> bool:
         """Make room for the first ``tokens`` tokens; False, with nothing changed, if full.
@@ -296,9 +307,7 @@ class BlockManager:
             group.fresh.extend(group.cached)
             group.cached.clear()
             group.by_digest = {
-                digest: block
-                for digest, block in group.by_digest.items()
-                if group.refs[block]
+                digest: block for digest, block in group.by_digest.items() if group.refs[block]
             }
 
     def check(self) -> None:
@@ -340,9 +349,7 @@ class BlockManager:
         group = self._groups[index]
         roomy = 2 * len(group.refs) < self._pools.limit(index)
         if len(group.fresh) < blocks and (roomy or group.free() < blocks):
-            group.add(
-                self._pools.grow(index, len(group.refs) + blocks - len(group.fresh))
-            )
+            group.add(self._pools.grow(index, len(group.refs) + blocks - len(group.fresh)))
         return group.free() >= blocks
 
     def _let_go(self, table: BlockTable, index: int, first: int) -> None:
@@ -361,9 +368,7 @@ class BlockManager:
             row = table.rows[index]
             for entry, block in enumerate(row):
                 if (block == LET_GO) != (entry < table.starts[index]):
-                    raise EngineError(
-                        f"Group {index}: entry {entry} of a table is misplaced."
-                    )
+                    raise EngineError(f"Group {index}: entry {entry} of a table is misplaced.")
                 if block != LET_GO:
                     named[block] += 1
                     if entry >= table.registered:
@@ -372,21 +377,13 @@ class BlockManager:
         if any(named[block] != 1 for block in writable):
             raise EngineError(f"Group {index}: a block that may be written is shared.")
         if named != group.refs:
-            raise EngineError(
-                f"Group {index}: reference counts differ from the tables."
-            )
+            raise EngineError(f"Group {index}: reference counts differ from the tables.")
         if len(set(free)) != len(free) or any(group.refs[block] for block in free):
-            raise EngineError(
-                f"Group {index}: a block is free twice, or free and in use."
-            )
+            raise EngineError(f"Group {index}: a block is free twice, or free and in use.")
         if len(free) + sum(1 for refs in group.refs if refs) != len(group.refs):
             raise EngineError(f"Group {index}: blocks were lost.")
         found = {block: digest for digest, block in group.by_digest.items()}
-        held = {
-            block: digest
-            for block, digest in enumerate(group.digests)
-            if digest is not None
-        }
+        held = {block: digest for block, digest in enumerate(group.digests) if digest is not None}
         if found != held or any(block not in found for block in group.cached):
             raise EngineError(f"Group {index}: the hash map and the blocks disagree.")
         if len(group.refs) != self._pools.blocks(index):

@@ -20,9 +20,7 @@ class Pools:
     Memory that cannot grow is a full pool, not an error: the scheduler then preempts.
     """
 
-    def __init__(
-        self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES
-    ) -> None:
+    def __init__(self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES) -> None:
         self._memory = memory
         self._limits = tuple(limits)
         self._slab_bytes = slab_bytes
@@ -84,10 +82,7 @@ class Need:
 
     def bytes(self, tokens: int) -> int:
         """Bytes of the blocks that serve ``tokens`` tokens."""
-        return sum(
-            n * size
-            for n, size in zip(self.blocks(tokens), self.block_bytes, strict=True)
-        )
+        return sum(n * size for n, size in zip(self.blocks(tokens), self.block_bytes, strict=True))
 
     def tokens_within(self, limit: int, most: int) -> int:
         """Most tokens, up to ``most``, whose blocks stay within ``limit`` bytes; 0 if none."""
