@@ -16,6 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.tiny import tiny_llama
+
 SCRIPT = Path(__file__).with_name("fake_serve.py")
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -23,10 +25,10 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 class Child:
     """A running ``gristmill serve`` and what it says."""
 
-    def __init__(self, *flags, port=None, **environment):
+    def __init__(self, *flags, port=None, program=(str(SCRIPT),), **environment):
         self.port = port or free_port()
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), "serve", *flags, "--port", str(self.port)],
+            [sys.executable, *program, "serve", *flags, "--port", str(self.port)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -113,6 +115,37 @@ def test_from_loading_to_a_clean_end(child):
     server.process.send_signal(signal.SIGTERM)
     assert server.wait() == 0
     assert server.err == []
+
+
+def test_a_real_model(child, tmp_path):
+    """The whole of it: file, kernels, engine, wire, and an end without a word."""
+    path = tmp_path / "tiny.gguf"
+    tiny_llama(path, encoding="q8_0")
+    server = child(str(path), "--kv-cache-memory-bytes", "64M", program=("-m", "gristmill"))
+    server.ready()
+    body = {**CHAT, "temperature": 0, "max_tokens": 8}
+    whole = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=30).json()
+    assert whole["usage"]["completion_tokens"] == 8
+    stream = httpx.post(
+        server.url + "/v1/chat/completions", json={**body, "stream": True}, timeout=30
+    )
+    chunks = [json.loads(line[6:]) for line in stream.text.split("\n\n") if line[6:7] == "{"]
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+    assert text == whole["choices"][0]["message"]["content"]
+    block = "\n".join(server.out)
+    assert "llama, Q8_0" in block and "tiny" in block
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert server.err == []
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\0\0\0" + b"\xff" * 16, b"x" * 100])
+def test_a_file_that_is_no_model(child, tmp_path, content):
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    server = child(str(path), program=("-m", "gristmill"))
+    assert server.wait() == 1
+    assert len(server.err) == 1 and server.err[0].startswith("gristmill: error: ")
 
 
 def test_port_in_use(child):

@@ -30,12 +30,19 @@ LAST_WORDS = 3.0
 """Seconds after a failure until the process ends, whatever still hangs."""
 
 
-def run(options: Options, backend: str, debug: bool) -> int:
-    """Serves until told to stop; the exit status. Raises GristmillError for a start in vain."""
+def run(options: Options, backend: str, debug: bool) -> None:
+    """Serves until told to stop, then ends the process with status 0.
+
+    Raises GristmillError for a start in vain.
+    """
     _set_up_log(options.log_level)
     listener = bind(options.host, options.port)
     ready.warn_if_open(options)
-    return asyncio.run(Process(options, backend, listener, debug).main())
+    asyncio.run(Process(options, backend, listener, debug).main())
+    # Everything is closed. Taking the interpreter apart object by object would only take time.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _set_up_log(level: str) -> None:
@@ -61,8 +68,8 @@ class Process:
     _stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    async def main(self) -> int:
-        """Loads and serves. Returns the exit status, or raises what went wrong."""
+    async def main(self) -> None:
+        """Loads and serves, until told to stop. Raises what went wrong."""
         # Both sides of the start take their imports' time at once.
         threading.Thread(target=self._load, name="gristmill-loader", daemon=True).start()
         from gristmill.serve.app import create_app
@@ -77,7 +84,7 @@ class Process:
             self.loop.add_signal_handler(number, self._told_to_stop, number)
         self._opened.set()
         await self.server.serve([self.listener])
-        return self._end()
+        self._end()
 
     def __post_init__(self) -> None:
         self._opened = threading.Event()
@@ -162,7 +169,7 @@ class Process:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _end(self) -> int:
+    def _end(self) -> None:
         error = self.error
         if isinstance(error, EngineError):
             # Its threads may hang: nothing is waited for.
@@ -177,7 +184,6 @@ class Process:
         if self.loaded is not None:
             self.loaded.close()
         self.state.workers.shutdown(wait=False, cancel_futures=True)
-        return 0
 
 
 def _exit_with(error: GristmillError, debug: bool) -> None:

@@ -72,7 +72,7 @@ def serve_command(ctx: click.Context, **given: Any) -> None:
 
     from gristmill.cli.process import run
 
-    ctx.exit(run(options, backend, debug=bool(ctx.meta.get(DEBUG))))
+    run(options, backend, debug=bool(ctx.meta.get(DEBUG)))
 
 
 for _add in (*OPTIONS, *accepted(), debug_option()):
