@@ -94,7 +94,7 @@ class ToyProgram:
             for group in range(len(self.memory.states)):
                 self._store(group, batch, number, row, count, start)
         logits = np.empty((len(batch.outputs), VOCAB), np.float32)
-        for index, row in enumerate(batch.outputs.tolist()):
+        for index, row in enumerate(map(int, batch.outputs)):
             number = int(np.searchsorted(batch.spans[:, 0], row, side="right")) - 1
             logits[index] = self._logits(batch, number, int(batch.positions[row]))
         return logits

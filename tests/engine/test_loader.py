@@ -16,6 +16,7 @@ from gristmill.files import open_model
 from gristmill.options import Options
 from gristmill.types import Request, SamplingParams
 from tests.engine.fakes import Answer, greedy
+from tests.tiny import Arch, tiny_llama
 
 
 def model_path(name: str, package: str) -> Path:
@@ -71,6 +72,40 @@ def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
     for one, other in zip(alone, crowd, strict=True):
         assert other.wait(120).tokens() == one.tokens()
         assert other.text() == one.text()
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_a_tiny_model_under_pressure(tmp_path: Path, backend: str, arch: Arch) -> None:
+    """Real ops, small chunks, a pool too small for all: the tokens of a calm run alone."""
+    path = tmp_path / "tiny.gguf"
+    tiny_llama(path, "q8_0", arch=arch, context=256)
+    prompts = [tuple(3 + (7 * i + k) % 90 for k in range(40 + 11 * i)) for i in range(5)]
+
+    def answers(options: Options, together: bool) -> tuple[list[tuple[int, ...]], int]:
+        loaded = load(open_model(path), options, backend=backend)
+        answers: list[Answer] = []
+        for i, prompt in enumerate(prompts):
+            answers.append(Answer())
+            wanted = greedy(max_tokens=60, ignore_eos=True)
+            loaded.engine.submit(Request(str(i), prompt, wanted), answers[-1])
+            if not together:
+                answers[-1].wait(60)
+        tokens = [answer.wait(60).tokens() for answer in answers]
+        preemptions = loaded.engine.stats().preemptions
+        sizes = loaded.plan.facts.block_bytes
+        loaded.close()
+        assert loaded.plan.kv_bytes >= sum(sizes)
+        return tokens, preemptions
+
+    calm = Options(context=160, max_running=5, prefix_cache=False)
+    alone, none = answers(calm, together=False)
+    loaded = load(open_model(path), calm, backend=backend)
+    whole = 11 * sum(loaded.plan.facts.block_bytes)
+    loaded.close()
+    crowded, some = answers(replace(calm, step_tokens=13, kv_bytes=whole), together=True)
+    assert crowded == alone
+    assert (none, some > 0) == (0, True)
 
 
 @pytest.mark.slow

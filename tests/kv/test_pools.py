@@ -73,10 +73,12 @@ def test_a_small_machine_is_a_full_pool(ceiling: int, got: int) -> None:
     assert pools.grow(0, ceiling + 1) == got or ceiling == 12
 
 
+def need_of(window: int, full: int, windowed: int, running: int, step: int) -> Need:
+    return Need((FULL, Window(1, 8, window)), (full, windowed), running, step)
+
+
 needs = st.builds(
-    lambda window, full, windowed, running, step: Need(
-        (FULL, Window(1, 8, window)), (full, windowed), running, step
-    ),
+    need_of,
     st.integers(1, 4000),
     st.integers(1, 100_000),
     st.integers(1, 5000),
