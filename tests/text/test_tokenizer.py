@@ -302,8 +302,8 @@ def test_random_metadata_never_crashes(data: st.DataObject) -> None:
         st.just(np.array([1, 2, 3])),
     )  # fmt: skip
     metadata = data.draw(st.sampled_from([bpe(MERGES, SPECIAL), sentencepiece(SPM)]))
-    key = data.draw(st.sampled_from(sorted(metadata) + ["tokenizer.ggml.bos_token_id",
-                                                        "tokenizer.ggml.add_space_prefix"]))  # fmt: skip
+    more = ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_space_prefix"]
+    key = data.draw(st.sampled_from([*sorted(metadata), *more]))
     changed = dict(metadata) | {key: data.draw(value)}
     try:
         tokenizer = Tokenizer.from_gguf(changed)

@@ -113,7 +113,9 @@ class Chat:
 
         Raises RequestError: malformed messages, the template's own refusal, or its failure.
         """
-        segments = self.segments(messages, tools, add_generation_prompt, **kwargs)
+        segments = self.segments(
+            messages, tools, add_generation_prompt, continue_final=continue_final, **kwargs
+        )
         return Prompt("".join(text for text, _ in segments), self.ids(segments))
 
     def segments(
@@ -121,12 +123,19 @@ class Chat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        *,
+        continue_final: bool = False,
         **kwargs: Any,
     ) -> list[Segment]:
         """The first half of ``encode``: the prompt's text, not yet tokenised."""
         template = self._tool_template if tools else self.template
         return template.render_segments(
-            messages, tools, add_generation_prompt, markup=self._markup, **kwargs
+            messages,
+            tools,
+            add_generation_prompt,
+            markup=self._markup,
+            continue_final=continue_final,
+            **kwargs,
         )
 
     def ids(self, segments: Sequence[Segment]) -> list[int]:

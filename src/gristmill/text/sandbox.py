@@ -26,8 +26,8 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 2_000_000
-MAX_SECONDS = 10.0
+MAX_STEPS = 1_000_000
+MAX_SECONDS = 5.0
 """Processor time of one rendering."""
 _MAX_WIDTH = 10_000
 _MAX_DEPTH = 200
@@ -81,6 +81,9 @@ class Budget:
         self.text(size)
         return size
 
+
+_PLANE_16 = re.compile(r"(?<!\\)((?:\\\\)*)\\U(0010[0-9a-f]{4})")
+_PLANE_16_JSON = re.compile(r"(?<!\\)((?:\\\\)*)(\\udb[c-f][0-9a-f]\\ud[c-f][0-9a-f]{2})")
 
 _budget: ContextVar[Budget] = ContextVar("template_budget")
 
@@ -231,6 +234,7 @@ def _guard_format(pattern: str, values: object) -> None:
 
 def _guard_method(method: object, args: tuple[Any, ...]) -> None:
     """Measure what a method of a text would make."""
+    method = getattr(method, "__wrapped__", method)  # the sandbox wraps str.format
     text = getattr(method, "__self__", None)
     name = getattr(method, "__name__", "")
     if not isinstance(text, str):
@@ -264,15 +268,22 @@ def _guard_join(separator: str, parts: object) -> None:
 
 def _finalize(value: Any) -> Any:
     """What ``{{ value }}`` writes: containers are measured before they become text."""
-    if not isinstance(value, str):
-        _budget.get().value(value)
-    return value
+    return value if isinstance(value, str) else _written(value)
+
+
+def _written(value: Any) -> Any:
+    """A value as text. Python escapes private-use characters inside containers, and masking
+    (see ``masking``) needs them as they are: its characters of plane 16 are put back."""
+    _budget.get().value(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    return _PLANE_16.sub(lambda m: m[1] + chr(int(m[2], 16)), str(cast(object, value)))
 
 
 def _concat(parts: Sequence[Any]) -> str:
-    budget = _budget.get()
-    budget.text(sum(budget.value(part) for part in parts))
-    return "".join(map(str, parts))
+    texts = [str(_finalize(part)) for part in parts]
+    _budget.get().text(sum(map(len, texts)))
+    return "".join(texts)
 
 
 def _tojson(
@@ -292,8 +303,8 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-    if ensure_ascii:  # characters that masking has swapped must come out as they are
-        text = re.sub(r"\\ud(?:b[c-f]).\\ud[c-f]..", lambda m: json.loads(f'"{m[0]}"'), text)
+    if ensure_ascii:  # what masking has swapped must come out as it is, here too
+        text = _PLANE_16_JSON.sub(lambda m: m[1] + json.loads(f'"{m[2]}"'), text)
     return text
 
 
@@ -316,6 +327,9 @@ def _filters(
 
     def string(value: Any) -> Any:
         return builtin["string"](_finalize(value))
+
+    def pprint(value: Any) -> Any:
+        return builtin["pprint"](_finalize(value))
 
     def format_(value: Any, *args: Any, **kwargs: Any) -> Any:
         _guard_format(str(value), kwargs or args)
@@ -340,7 +354,7 @@ def _filters(
         "replace": replace,
         "string": string,
         "format": format_,
-        "pprint": lambda value: builtin["pprint"](_finalize(value)),
+        "pprint": pprint,
         **{name: widths(name) for name in ("center", "indent", "batch", "slice")},
     }
 

@@ -115,7 +115,7 @@ class Vocabulary:
 
     def of_type(self, *types: TokenType) -> list[int]:
         """The ids whose type is one of ``types``, ascending."""
-        return cast("list[int]", np.flatnonzero(np.isin(self.types, types)).tolist())
+        return np.flatnonzero(np.isin(self.types, types)).tolist()
 
     def ids_except(self, *types: TokenType) -> dict[str, int]:
         """``ids`` without the tokens whose type is one of ``types``."""
