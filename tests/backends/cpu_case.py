@@ -36,7 +36,7 @@ def opened(threads: int = 2) -> Iterator[CpuBackend]:
 
 def raw(name: str, values: npt.ArrayLike) -> RawTensor:
     """A float32 tensor as a file would hold it."""
-    array = np.ascontiguousarray(values, dtype="<f4")
+    array = np.array(values, dtype="<f4", order="C")
     return RawTensor(name, "f32", array.shape, memoryview(array.tobytes()))
 
 

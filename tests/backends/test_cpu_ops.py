@@ -265,7 +265,9 @@ class Crowd:
             positions += range(past, past + n)
             self._past[i] += n
         width = max(len(t) for t in self._tables)
-        tables = [t + [-1] * (width - len(t)) for t, n in zip(self._tables, counts) if n]
+        tables = [
+            t + [-1] * (width - len(t)) for t, n in zip(self._tables, counts, strict=True) if n
+        ]
         ids = self._rng.integers(0, self._rows, len(positions))
         return Batch(
             ids.astype(np.int32), np.array(positions, np.int32), np.array(spans, np.int32),
