@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,10 @@ def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTe
     tensor = tensors.get(part.tensor)
     if tensor is None:
         raise FormatError(f"The model has no tensor {part.tensor!r}, which {wanted.name!r} needs.")
-    return tensor if part.rows is None else quant.rows(tensor, *part.rows)
+    if not tensor.shape:
+        return tensor  # no shape that anyone wants, as the caller will say
+    # Cutting checks the encoding and that the bytes fit the shape, for all rows too.
+    return quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
 
 
 def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatrix | CpuVector:
@@ -71,7 +75,7 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
 
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
-    rows = sum(part.shape[0] for part in parts)
+    rows = sum(math.prod(part.shape[:1]) for part in parts)
     rest = {part.shape[1:] for part in parts}
     if rest != {wanted.shape[1:]} or rows != wanted.shape[0]:
         found = " + ".join(str(list(part.shape)) for part in parts)
