@@ -41,6 +41,9 @@ class FakeTokenizer:
         pieces = [b"" if skip_special and id_ > 255 else self.piece(id_) for id_ in ids]
         return b"".join(pieces).decode(errors="replace")
 
+    def hidden(self, token: int) -> bool:
+        return token > 255
+
     def at_least(self, text: str) -> int:
         return len(text) // 20
 

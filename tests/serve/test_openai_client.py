@@ -115,6 +115,7 @@ def test_echo_with_logprobs(client):
     ).choices[0]
     assert got.logprobs.tokens == ["<s>", "a", "b", "A"]
     assert got.logprobs.token_logprobs[0] is None
+    assert got.logprobs.text_offset == [0, 0, 1, 2]
     assert got.logprobs.top_logprobs[1] == {"a": -2.0}
 
 

@@ -11,11 +11,13 @@ from gristmill.serve.protocol import ChatInput, Prompt, ReasoningParser
 from gristmill.serve.requests import refuse_hopeless
 from gristmill.text import reasoning
 from gristmill.text.chat import Chat
-from gristmill.text.tokenizer import Segment, Tokenizer
+from gristmill.text.tokenizer import Tokenizer
 
 _TAIL = 256
 """Characters of a prompt's end that tell whether it has begun a thought."""
-_OURS = frozenset({"messages", "tools", "add_generation_prompt", "markup", "self"})
+_OURS = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final", "markup", "self"}
+)
 """Names that ``chat_template_kwargs`` may not set: they are fields of their own."""
 
 
@@ -58,44 +60,22 @@ class Renderer:
 
     def __call__(self, chat: ChatInput) -> Prompt:
         """Raises RequestError for what the template or the text room refuses."""
-        variables = {k: v for k, v in chat.variables.items() if k not in _OURS}
+        variables: dict[str, Any] = {k: v for k, v in chat.variables.items() if k not in _OURS}
         messages = cast("Sequence[Mapping[str, Any]]", chat.messages)
         tools = cast("Sequence[Mapping[str, Any]]", chat.tools)
-        if chat.continue_final_message:
-            segments = self._continued(messages, tools, variables)
-        else:
-            segments = self._chat.segments(
-                messages, tools or None, chat.add_generation_prompt, **variables
-            )
+        segments = self._chat.segments(
+            messages,
+            tools or None,
+            chat.add_generation_prompt and not chat.continue_final_message,
+            continue_final=chat.continue_final_message,
+            **variables,
+        )
         text = "".join(part for part, _ in segments)
         refuse_hopeless(text, self._tokenizer, chat.most)
         ids = self._chat.ids(segments)
         if not ids:
             raise RequestError("The chat template made an empty prompt.", "messages")
         return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning))
-
-    def _continued(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any],
-    ) -> list[Segment]:
-        """The prompt of the messages before the last, opened for an answer, and the last one's
-        text as the beginning of that answer."""
-        last = messages[-1]
-        content: object = last.get("content") if isinstance(last, Mapping) else None  # pyright: ignore
-        if not isinstance(last, Mapping) or last.get("role") != "assistant":  # pyright: ignore
-            raise RequestError(
-                "'continue_final_message' needs the last message to be the assistant's.",
-                "messages",
-            )
-        if not isinstance(content, str) or len(messages) < 2:
-            raise RequestError(
-                "'continue_final_message' needs a message before the last, and text in it.",
-                "messages",
-            )
-        opened = self._chat.segments(messages[:-1], tools or None, True, **variables)
-        return [*opened, (content, False)]
 
     def _reasoning(self, text: str, split: bool) -> Callable[[], ReasoningParser] | None:
         name = self._parser

@@ -47,10 +47,12 @@ def _body(code: int, message: str, kind: str, param: str | None = None) -> dict[
     return {"error": {"code": code, "message": message, "type": kind, "param": param}}
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def dumps(value: object) -> bytes:
     """Compact UTF-8 JSON. Refuses NaN and infinities, which JSON has no word for."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    return _ENCODER.encode(value).encode()
 
 
 class JsonResponse(Response):

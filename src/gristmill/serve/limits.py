@@ -14,6 +14,7 @@ from gristmill.serve.errors import TimeoutRequestError, TooLargeError
 
 MAX_DEPTH = 100
 MAX_NODES = 2_000_000
+MAX_FIELDS = 1000
 IDLE_SECONDS = 60.0
 _DISCARD_SECONDS = 1.0
 _BIG = 256 * 1024
@@ -93,6 +94,8 @@ def parse_object(body: bytes) -> dict[str, object]:
     if not isinstance(value, dict):
         raise RequestError("The body must be a JSON object.")
     found = cast("dict[str, object]", value)
+    if len(found) > MAX_FIELDS:
+        raise RequestError(f"The JSON object has more than {MAX_FIELDS} fields.")
     check_tree(found)
     return found
 

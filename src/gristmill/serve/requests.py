@@ -259,15 +259,15 @@ def logit_bias(value: object, served: Served) -> tuple[tuple[int, float], ...]:
     """
     if value is None:
         return ()
+    if not isinstance(value, dict | list):
+        raise RequestError("'logit_bias' must be an object or a list of pairs.", "logit_bias")
+    if len(value) > MAX_BIASES:  # pyright: ignore[reportUnknownArgumentType]
+        raise RequestError(f"'logit_bias' may hold at most {MAX_BIASES} entries.", "logit_bias")
     pairs: list[tuple[object, object]]
     if isinstance(value, dict):
         pairs = [(_key_id(key), bias) for key, bias in value.items()]  # pyright: ignore
-    elif isinstance(value, list):
-        pairs = [_pair(item) for item in value]  # pyright: ignore
     else:
-        raise RequestError("'logit_bias' must be an object or a list of pairs.", "logit_bias")
-    if len(pairs) > MAX_BIASES:
-        raise RequestError(f"'logit_bias' may hold at most {MAX_BIASES} entries.", "logit_bias")
+        pairs = [_pair(item) for item in value]  # pyright: ignore
     biases: dict[int, float] = {}
     for key, bias in pairs:
         amount = _amount(bias)

@@ -8,6 +8,8 @@ names, ``prompt`` and ``content``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -116,11 +118,16 @@ async def detokenize(http: HttpRequest) -> Response:
     state: State = http.app.state.gristmill
     state.ready()
     body = await read_object(http, state.options.max_body_bytes)
+    text = await state.in_worker(partial(_detokenize, state), body)
+    return JsonResponse({"prompt": text, "content": text})
+
+
+def _detokenize(state: State, body: Mapping[str, object]) -> str:
+    """The checks are here too: a long list takes its time."""
     fields = DetokenizeFields.parse(body)
     served, _ = state.model(fields.model)
     vocab = served.tokenizer.vocab_size
     for token in fields.tokens:
         if not 0 <= token < vocab:
             raise RequestError(f"'tokens' must hold token ids from 0 to {vocab - 1}.", "tokens")
-    text = await state.in_worker(served.tokenizer.decode, fields.tokens)
-    return JsonResponse({"prompt": text, "content": text})
+    return served.tokenizer.decode(fields.tokens)

@@ -42,7 +42,7 @@ class ChatFields(Generation):
     max_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: Flag = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=256)] = {}
     chat_template: Any = None
     reasoning_effort: Short | None = None
     reasoning_format: Short | None = None

@@ -13,7 +13,7 @@ from gristmill.errors import RequestError
 from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.fields import Flag, Whole
 from gristmill.serve.limits import read_object
-from gristmill.serve.openai.logprobs import completion_form, prompt_form
+from gristmill.serve.openai.logprobs import Cursor, completion_form, prompt_form
 from gristmill.serve.openai.run import Job, extras, new_id, now, reply, usage_chunk
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.protocol import Prompt, Served
@@ -178,34 +178,36 @@ class _Shape:
         if self.fields.echo and head.prompt_logprobs is not None:
             entries = [*head.prompt_logprobs, *entries]
             tokens = [*ids, *tokens]
-        return completion_form(entries, tokens, self.tokenizer, 0)
+        cursor = Cursor()
+        if self.fields.echo and head.prompt_logprobs is None:
+            cursor.skip(self._echo(answer))
+        return completion_form(entries, tokens, self.tokenizer, cursor)
 
     def writer(self, group: Group) -> Write:
         """Text as it comes, then an empty text with the reason."""
-        written: dict[int, int] = {}
+        cursors: dict[int, Cursor] = {}
 
         def write(answer: Answer, part: Part, ended: bool) -> list[object]:
             made: list[object] = []
-            if answer.index not in written:
-                written[answer.index] = 0
+            if answer.index not in cursors:
+                cursors[answer.index] = Cursor()
                 echo = self._echo(answer)
                 if echo or self.fields.return_token_ids:
                     made.append(self._opening(group, answer, echo))
-                    written[answer.index] = len(echo)
+                    cursors[answer.index].skip(echo)
             telling = part.logprobs if self.fields.logprobs is not None else ()
             ids = self.fields.return_token_ids and part.tokens
             if part.content or telling or ids:
-                offset = written[answer.index]
-                made.append(self._chunk(group, answer, part.content, part, offset))
-                written[answer.index] += len(part.content)
+                chunk = self._chunk(group, answer, part.content, part, cursors[answer.index])
+                made.append(chunk)
             if ended:
-                made.append(self._chunk(group, answer, "", None, 0, closing=True))
+                made.append(self._chunk(group, answer, "", None, None, closing=True))
             return made
 
         return write
 
     def _opening(self, group: Group, answer: Answer, echo: str) -> dict[str, object]:
-        chunk = self._chunk(group, answer, echo, None, 0)
+        chunk = self._chunk(group, answer, echo, None, None)
         if self.fields.return_token_ids:
             ids = self.job.prompts[answer.index // self.fields.n].ids
             choices = chunk["choices"]
@@ -219,13 +221,13 @@ class _Shape:
         answer: Answer,
         text: str,
         part: Part | None,
-        offset: int,
+        cursor: Cursor | None,
         closing: bool = False,
     ) -> dict[str, object]:
         logprobs = None
-        if part is not None and part.logprobs and self.fields.logprobs is not None:
+        if part is not None and part.logprobs and cursor and self.fields.logprobs is not None:
             tokens = [each.token for each in part.logprobs]
-            logprobs = completion_form(part.logprobs, tokens, self.tokenizer, offset)
+            logprobs = completion_form(part.logprobs, tokens, self.tokenizer, cursor)
         choice: dict[str, object] = {
             "index": answer.index,
             "text": text,

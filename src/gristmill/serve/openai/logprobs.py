@@ -6,6 +6,7 @@ written as OpenAI writes it: ``bytes:\\xf0\\x9f``.
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Sequence
 
@@ -51,34 +52,44 @@ def _entry(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, object
     }
 
 
+class Cursor:
+    """Where in a reply's text, in characters, each next token begins."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def step(self, piece: bytes) -> int:
+        """The place of a token with these bytes; a part of a character begins where it does."""
+        here = self._at
+        self._at += len(self._decoder.decode(piece))
+        return here
+
+    def skip(self, text: str) -> None:
+        """Text whose tokens are not told (an echoed prompt) stands before the next token."""
+        self._at += len(text)
+
+
 def completion_form(
     entries: Sequence[TokenLogprob | None],
     tokens: Sequence[int],
     tokenizer: Tokenizer,
-    offset: int,
+    cursor: Cursor,
 ) -> dict[str, object]:
     """``{tokens, token_logprobs, top_logprobs, text_offset}``; offsets are in characters.
 
     ``entries`` is None where nothing comes before a token (a prompt's first); ``tokens`` are
-    the ids. ``offset`` is where the first token's text begins in the reply's text.
+    the ids. ``cursor`` goes on from one part of a stream to the next.
     """
-    names: list[str] = []
-    values: list[float | None] = []
-    tops: list[dict[str, float] | None] = []
-    offsets: list[int] = []
-    seen = b""
-    for token, entry in zip(tokens, entries, strict=True):
-        piece = tokenizer.piece(token)
-        names.append(token_text(piece))
-        offsets.append(offset + len(seen.decode(errors="ignore")))
-        seen += piece
-        values.append(None if entry is None else finite(entry.logprob))
-        tops.append(None if entry is None else _top(entry, tokenizer))
+    pieces = [tokenizer.piece(token) for token in tokens]
     return {
-        "tokens": names,
-        "token_logprobs": values,
-        "top_logprobs": tops,
-        "text_offset": offsets,
+        "tokens": [token_text(piece) for piece in pieces],
+        "token_logprobs": [None if each is None else finite(each.logprob) for each in entries],
+        "top_logprobs": [None if each is None else _top(each, tokenizer) for each in entries],
+        "text_offset": [
+            cursor.step(b"" if tokenizer.hidden(token) else piece)
+            for token, piece in zip(tokens, pieces, strict=True)
+        ],
     }
 
 
