@@ -17,7 +17,7 @@ from gristmill.serve.protocol import Engine
 from gristmill.types import Delta, Request
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client closed its connection: nobody is left to answer."""
 
 
@@ -58,17 +58,17 @@ class Ticket:
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.fail(ClientGone())
+        self.fail(ClientGoneError())
 
-    async def batch(self, timeout: float | None = None) -> list[Delta]:
-        """The deltas that have come, at least one; empty after ``timeout`` seconds of silence.
+    async def batch(self, patience: float | None = None) -> list[Delta]:
+        """The deltas that have come, at least one; empty after ``patience`` seconds of silence.
 
-        Raises: ClientGone, or the error the answer was ended with (shutdown).
+        Raises: ClientGoneError, or the error the answer was ended with (shutdown).
         """
         if not self._arrived and self._error is None:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
-            timer = None if timeout is None else loop.call_later(timeout, _wake, waiter)
+            timer = None if patience is None else loop.call_later(patience, _wake, waiter)
             try:
                 await waiter
             finally:
@@ -161,13 +161,13 @@ class Bridge:
         for ticket in list(self.tickets):
             ticket.fail(error)
 
-    async def idle(self, timeout: float) -> bool:
-        """Waits until no answer runs; False when ``timeout`` seconds were not enough."""
+    async def idle(self, patience: float) -> bool:
+        """Waits until no answer runs; False when ``patience`` seconds were not enough."""
         if not self.tickets:
             return True
         self._idle = self._loop.create_future()
         try:
-            await asyncio.wait_for(self._idle, timeout)
+            await asyncio.wait_for(self._idle, patience)
         except TimeoutError:
             return False
         finally:

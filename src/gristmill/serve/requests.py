@@ -161,7 +161,7 @@ class Generation(Fields):
     repeat_last_n: Annotated[Whole, Field(ge=-1, le=MAX_TOKENS)] | None = None
     seed: Whole | None = None
     stop: Annotated[tuple[str, ...], BeforeValidator(_stops)] = ()
-    stop_token_ids: Annotated[list[Whole], Field(max_length=MAX_STOP_IDS)] = []
+    stop_token_ids: Annotated[list[Whole], Field(max_length=MAX_STOP_IDS, default_factory=list)]
     include_stop_str_in_output: Flag = False
     ignore_eos: Flag = False
     skip_special_tokens: Flag = True

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gristmill.errors import GristmillError
-from gristmill.serve.bridge import ClientGone, Ticket
+from gristmill.serve.bridge import ClientGoneError, Ticket
 from gristmill.serve.errors import dumps, error_body
 
 log = logging.getLogger("gristmill.serve")
@@ -39,7 +39,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._run(send)
-        except ClientGone:
+        except ClientGoneError:
             pass
         finally:
             self.ticket.close()
@@ -52,7 +52,7 @@ class EventStream(Response):
                     await send(_part(data))
         except GristmillError as error:
             await send(_part(event(error_body(error))))
-        except ClientGone:
+        except ClientGoneError:
             raise
         except Exception as error:
             log.exception("unexpected error in a stream")

@@ -34,8 +34,8 @@ class TokenizeFields(Fields):
     prompt: Text | None = None
     content: Text | None = None
     messages: list[Any] | None = None
-    tools: list[Any] = []
-    chat_template_kwargs: dict[str, Any] = {}
+    tools: Annotated[list[Any], Field(default_factory=list)]
+    chat_template_kwargs: Annotated[dict[str, Any], Field(default_factory=dict)]
     add_generation_prompt: Flag = True
     continue_final_message: Flag = False
     add_special_tokens: Flag = True

@@ -36,13 +36,13 @@ class ChatFields(Generation):
     """The body. ``messages`` and ``tools`` are looked into by the text room."""
 
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)]
-    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS, default_factory=list)]
     tool_choice: Any = None
     max_completion_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
     max_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: Flag = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=256)] = {}
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=256, default_factory=dict)]
     chat_template: Any = None
     reasoning_effort: Short | None = None
     reasoning_format: Short | None = None

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 import gristmill
 from gristmill.serve.answers import Answer, Group, Write, chunks
-from gristmill.serve.bridge import ClientGone, Ticket
+from gristmill.serve.bridge import ClientGoneError, Ticket
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.openai.usage import running_timings, timings, usage
 from gristmill.serve.protocol import Prompt, Served
@@ -110,7 +110,7 @@ async def reply(
             return JsonResponse(whole(group))
         first = await ticket.batch(job.state.keep_alive)
         _raise_early(group, first)
-    except ClientGone:
+    except ClientGoneError:
         ticket.close()
         return Response(status_code=499)
     except BaseException:
