@@ -102,7 +102,7 @@ def test_user_defined_tokens_that_are_no_markup_stay_tokens() -> None:
     st.lists(
         st.tuples(
             st.sampled_from(["user", "system", "tool", "assistant"]),
-            st.lists(st.sampled_from([*SPECIAL, "<|", "im_end|>", "<", "a", " ", "é", "\U00100005"]),
+            st.lists(st.sampled_from([*SPECIAL, "<|", "im_end|>", "<", "a ", "é", "\U00100005"]),
                      max_size=6).map("".join),
         ),
         min_size=1, max_size=4,
@@ -121,8 +121,9 @@ def test_masking_survives_what_templates_do_to_text() -> None:
     markup = Markup(["<|im_end|>", '<"x">'])
     source = (
         (
-            "{{ c | trim }}|{{ c | length }}|{{ c[2:] }}|{{ c ~ c }}|{{ c.split(' ') | join('+') }}|"
-            "{{ c | tojson }}|{{ c | tojson(ensure_ascii=true) }}|{{ [c, {'k': c}] }}|{{ '%s' % c }}|"
+            "{{ c | trim }}|{{ c | length }}|{{ c[2:] }}|{{ c ~ c }}|"
+            "{{ c.split(' ') | join('+') }}|{{ [c, {'k': c}] }}|{{ '%s' % c }}|"
+            "{{ c | tojson }}|{{ c | tojson(ensure_ascii=true) }}|"
             "{{ '{}'.format(c) }}|{{ c.replace('a', 'b') }}|{% set x %}{{ c }}{% endset %}{{ x }}|"
             "{{ c | upper | length }}|{{ {'a': [c]} | string }}"
         )

@@ -24,7 +24,7 @@ TOOLS = [
             "city": {"type": "string", "description": "Città"}, "days": {"type": "integer"}}}}},
 ]  # fmt: skip
 CALL = {"id": "call00001", "type": "function",
-        "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}}}  # fmt: skip
+        "function": {"name": "get_weather", "arguments": {"city": "Zürich", "n": 2}}}  # fmt: skip
 USER = {"role": "user", "content": "Hello & <b> 'you' "}
 CALLS = [
     USER,
@@ -204,7 +204,7 @@ def test_failures_name_the_line(source: str) -> None:
 
 ENDLESS = [
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'xxxxxxxxxx' }}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'xxxxx' }}{% endfor %}{% endfor %}",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(60) }}",
     "{% for x in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",

@@ -1,4 +1,4 @@
-"""Tokenizers: special tokens, spaces, ends, hostile metadata, and merging against a naive oracle."""
+"""Tokenizers: special tokens, spaces, ends, hostile metadata; merging against a naive oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SPECIAL = {
 SPM = {
     "\u2581": -1.0, "a": -2.0, "b": -3.0, "G": -3.5, "x": -4.0, "e": -5.0, "d": -6.0, "aa": -7.0,
     "ab": -8.0, "ba": -8.0, "\u2581a": -9.0, "\u2581G": -9.5, "aab": -10.0, "\u2581ab": -11.0,
-    "<s": -1.0, "<": -1.0, "s": -1.0, ">": -1.0, "s>": -1.0, "\u2581\u2581": -12.0, "b\u2581": -13.0,
+    "<s": -1.0, "<": -1.0, "s": -1.0, ">": -1.0, "s>": -1.0,
+    "\u2581\u2581": -12.0, "b\u2581": -13.0,
 }  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def test_every_end_is_an_end() -> None:
     ends = {tokenizer.token_text(i) for i in tokenizer.eos_ids}
     assert ends == {"<|im_end|>", "<|eot_id|>", "<e>", tokenizer.token_text(3)}
     assert tokenizer.token_type(tokenizer.token_id("<|eot_id|>") or 0) == TokenType.CONTROL
-    harmony = {t: CONTROL for t in ("<|end|>", "<|return|>", "<|call|>", "<|channel|>")}
+    harmony = dict.fromkeys(("<|end|>", "<|return|>", "<|call|>", "<|channel|>"), CONTROL)
     tokenizer = Tokenizer.from_gguf(bpe(MERGES, harmony, eos_token_id=266))
     assert {tokenizer.token_text(i) for i in tokenizer.eos_ids} == {
         "<|return|>",
@@ -209,7 +210,7 @@ def test_spm_equals_naive(text: str) -> None:
 @given(st.integers(0, 2**32), st.text(alphabet="abcd ", max_size=200))
 def test_spm_equals_naive_on_random_vocabularies(seed: int, text: str) -> None:
     rng = random.Random(seed)
-    pieces = {c: -100.0 for c in "abc\u2581"}
+    pieces = dict.fromkeys("abc\u2581", -100.0)
     for _ in range(40):
         left, right = rng.choice(list(pieces)), rng.choice(list(pieces))
         if len(left + right) <= 8:
@@ -238,14 +239,56 @@ def test_gemma4_merges_equal_naive(seed: int, text: str) -> None:
     want: list[str] = []
     for line in text.replace(" ", "\u2581").replace("\n", "\0\n\0").split("\0"):
         parts = list(line)
-        while pairs := [(ranks[f"{a} {b}"], i) for i, (a, b) in
-                        enumerate(zip(parts, parts[1:], strict=False)) if f"{a} {b}" in ranks]:  # fmt: skip
-            i = min(pairs)[1]
+        while True:
+            pairs = [f"{a} {b}" for a, b in zip(parts, parts[1:], strict=False)]
+            found = [(ranks[pair], i) for i, pair in enumerate(pairs) if pair in ranks]
+            if not found:
+                break
+            i = min(found)[1]
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         want += parts
     got = encode(tokenizer, text)
     assert "".join(got) == "".join(want)
     assert [t for t in got if "\n" not in t] == [t for t in want if t != "\n"]
+
+
+# ------------------------------------------------------- the other schemes
+
+
+def test_wordpiece() -> None:
+    texts = [
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "\u2581un",
+        "\u2581aff",
+        "able",
+        "aff",
+        "\u2581,",
+        "\u2581a",
+    ]
+    metadata: dict[str, object] = {
+        "tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": [CONTROL] * 3 + [NORMAL] * 6,
+        "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.seperator_token_id": 2,
+    }  # fmt: skip
+    tokenizer = Tokenizer.from_gguf(metadata)
+    got = encode(tokenizer, "UNAffable, Ä zzz", add=True)
+    assert got == ["[CLS]", "\u2581un", "aff", "able", "\u2581,", "\u2581a", "[UNK]", "[SEP]"]
+    assert encode(tokenizer, "[SEP]", parse=False) != ["[SEP]"]
+    assert tokenizer.decode([3, 6, 5, 8]) == "unaffable a"
+
+
+def test_unigram(llamacpp: Path) -> None:
+    """XLM-R's vocabulary: ids that its publishers document for these texts."""
+    checkpoint = open_gguf(llamacpp / "ggml-vocab-nomic-bert-moe.gguf")
+    tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+    ids = tokenizer.encode("Hello world", add_special=True, parse_special=False)
+    assert ids == [0, 35378, 8999, 2]
+    assert encode(tokenizer, "</s>", parse=False) != ["</s>"]
+    mask = encode(tokenizer, "Hello <mask> world")
+    assert mask == ["\u2581Hello", "<mask>", "\u2581world"]
 
 
 # ------------------------------------------------------------------ segments

@@ -28,7 +28,8 @@ CHATML = (
 _GEMMA = (
     "{{ bos_token }}{% set first = namespace(text='') %}"
     "{% for message in messages %}"
-    "{% if message.role == 'system' %}{% set first.text = first.text + message.content + '\\n\\n' %}"
+    "{% if message.role == 'system' %}"
+    "{% set first.text = first.text + message.content + '\\n\\n' %}"
     "{% else %}"
     "{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else 'user') + '\\n' }}"
     "{{ first.text + message.content | trim + '<end_of_turn>\\n' }}{% set first.text = '' %}"

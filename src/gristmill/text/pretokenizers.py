@@ -70,6 +70,8 @@ def _deepseek_words(symbols_end: str = r"[\r\n]*", lines: str = r"\s*[\r\n]+") -
 
 
 _DEEPSEEK_CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_DEEPSEEK_ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_SIGNS = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
 _DIGITS_FROM_RIGHT = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _LINES = r"[^\n]+|[\n]+"
@@ -146,10 +148,10 @@ _RULES: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
      {"ignore_merges": True}),
     ("superbpe", (r"\p{N}+", r"(?=(\d{3})+(?!\d))"), {}),
     ("deepseek-llm",
-     (r"[\r\n]", rf"\s?[{_class(_DEEPSEEK_LETTERS)}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
-      "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}+"), {}),
+     (r"[\r\n]", rf"\s?[{_class(_DEEPSEEK_LETTERS)}]+", _DEEPSEEK_SIGNS, r"\s+$",
+      _DEEPSEEK_ASIAN, r"\p{N}+"), {}),
     ("deepseek-coder",
-     (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"), {}),
+     (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_ASIAN, r"\p{N}"), {}),
     ("deepseek-v3 hunyuan-dense joyai-llm hy_v4",
      (r"\p{N}{1,3}", _DEEPSEEK_CJK, _deepseek_words()), {}),
     ("spark2_5",

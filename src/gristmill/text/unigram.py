@@ -23,8 +23,8 @@ class UnigramEncoder:
             int(TokenType.UNUSED),
         )
         worst = min(vocab.scores, default=0.0) - 10.0
-        # A piece that text must never become still needs its place in the list: a lone
-        # surrogate cannot occur in text, nor be stored, so it stands under a private character.
+        # A token that text must never become still needs its place in the list; its text is
+        # replaced by one that begins with a noncharacter, and scores so badly that it loses.
         pieces = [
             (text, score) if kind in plain else (f"\U0010fffd{i}", worst * 2)
             for i, (text, kind, score) in enumerate(
