@@ -64,7 +64,7 @@ struct Choice {
 struct SamplingSpace {
   std::vector<float> row, maxima;
   std::vector<double> logits, weights, keys, sums;
-  std::vector<int32_t> ids, order, counts, banned;
+  std::vector<int32_t> ids, order, classes, counts, banned;
   std::vector<std::pair<int32_t, double>> changed;
 };
 

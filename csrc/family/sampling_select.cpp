@@ -78,12 +78,20 @@ Ranking::Ranking(SamplingSpace& space, const std::vector<double>& keys, double w
       scale_(classes_ > 1 ? classes_ / width : 0) {
   space.counts.assign(size_t(classes_), 0);
   space.sums.assign(size_t(classes_), 0.0);
-  if (classes_ == 1) sort_class(0);  // so that the sum too goes in order
+  if (classes_ == 1) {
+    sort_class(0);
+    space.counts[0] = n_;
+    for (int32_t i : space.order) space.sums[0] += space.weights[size_t(i)];
+    return;
+  }
+  space.classes.resize(size_t(n_));
+  const double* key = keys.data();
+  int32_t* of = space.classes.data();
+  const double last = classes_ - 1;
+  for (int i = 0; i < n_; i++) of[i] = int32_t(std::min(key[i] * scale_, last));
   for (int i = 0; i < n_; i++) {
-    size_t from = size_t(classes_ == 1 ? space.order[size_t(i)] : i);
-    size_t c = size_t(classes_ == 1 ? 0 : class_of(keys[from]));
-    space.counts[c]++;
-    space.sums[c] += space.weights[from];
+    space.counts[size_t(of[i])]++;
+    space.sums[size_t(of[i])] += space.weights[size_t(i)];
   }
 }
 
@@ -114,8 +122,14 @@ void Ranking::sort_class(int c) {
   sorted_ = c;
   auto& order = space_.order;
   order.clear();
-  for (int i = 0; i < n_; i++)
-    if (classes_ == 1 || class_of(keys_[size_t(i)]) == c) order.push_back(i);
+  if (classes_ == 1) {
+    order.resize(size_t(n_));
+    std::iota(order.begin(), order.end(), 0);
+  } else {
+    const int32_t* of = space_.classes.data();
+    for (int i = 0; i < n_; i++)
+      if (of[i] == c) order.push_back(i);
+  }
   std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) { return precedes(a, b); });
 }
 

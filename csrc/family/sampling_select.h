@@ -65,7 +65,7 @@ class Ranking {
     double sum_before;
   };
 
-  // Keys are >= 0; `width` is their range of interest. Uses space.counts, sums and order.
+  // Keys are >= 0; `width` is their range of interest. Uses space.counts, sums, classes and order.
   Ranking(SamplingSpace& space, const std::vector<double>& keys, double width);
 
   double total() const { return std::accumulate(space_.sums.begin(), space_.sums.end(), 0.0); }
@@ -78,10 +78,6 @@ class Ranking {
 
  private:
   static constexpr int kClasses = 4096, kSmall = 1024;
-  int class_of(double key) const {
-    double c = key * scale_;
-    return c < classes_ - 1 ? int(c) : classes_ - 1;
-  }
   bool precedes(int32_t a, int32_t b) const;
   void sort_class(int c);
 

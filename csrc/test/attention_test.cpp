@@ -4,13 +4,13 @@
 #include "family/attention.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "check.h"
 
 using namespace gm;
 
@@ -304,30 +304,25 @@ bool play_crowd(World& world, Rng& rng, int workers, int most) {
   }
 }
 
-bool check(const Case& c, Rng& rng) {
-  World world(c, rng);
-  bool ok = play_alone(world, rng);
-  std::vector<std::vector<float>> alone;
-  for (auto& text : world.texts) alone.push_back(text.out);
-  double error = error_of(world, rng, 40);
-  ok = ok && error <= c.tolerance;
-  struct {
-    int workers, most;
-  } crowds[] = {{1, 1 << 20}, {2, 1 << 20}, {5, 300}, {2, 40}, {1, 1}, {2, 1}, {5, 3}};
-  const char* difference = "";
-  for (auto crowd : crowds) {
-    bool same = play_crowd(world, rng, crowd.workers, crowd.most);
-    for (size_t s = 0; same && s < alone.size(); s++)
-      same = same_bits(alone[s], world.texts[s].out);
-    if (!same) {
-      std::printf("  differs: %d workers, at most %d rows\n", crowd.workers, crowd.most);
-      difference = ", bits differ";
-      ok = false;
+void check(const Case& c, Rng& rng) {
+  test::run(c.name, [&] {
+    World world(c, rng);
+    test::expect(play_alone(world, rng), "written outside the rows");
+    std::vector<std::vector<float>> alone;
+    for (auto& text : world.texts) alone.push_back(text.out);
+    double error = error_of(world, rng, 40);
+    test::expect(error <= c.tolerance, "error %.1e", error);
+    struct {
+      int workers, most;
+    } crowds[] = {{1, 1 << 20}, {2, 1 << 20}, {5, 300}, {2, 40}, {1, 1}, {2, 1}, {5, 3}};
+    for (auto crowd : crowds) {
+      if (test::quick && crowd.most < 3) continue;  // a step for every token
+      bool same = play_crowd(world, rng, crowd.workers, crowd.most);
+      for (size_t s = 0; same && s < alone.size(); s++)
+        same = same_bits(alone[s], world.texts[s].out);
+      test::expect(same, "%d workers, at most %d rows: the bits differ", crowd.workers, crowd.most);
     }
-  }
-  std::printf("%s %-28s error %.1e%s\n", ok ? "ok  " : "FAIL", c.name, error, difference);
-  std::fflush(stdout);
-  return ok;
+  });
 }
 
 Case random_case(Rng& rng) {
@@ -349,7 +344,8 @@ Case random_case(Rng& rng) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Rng rng(argc > 1 ? unsigned(std::atoi(argv[1])) : 1u);
+  test::arguments(argc, argv);
+  Rng rng(1);
   using enum KvType;
   const Case cases[] = {
       {"llama-like", 9, 3, 64, 0, 0, false, f16, {300, 1, 33}, 1},
@@ -366,9 +362,10 @@ int main(int argc, char** argv) {
       {"overflowing values, window", 4, 2, 64, 20, 0, false, f16, {90, 61}, 1, true},
       {"long context", 2, 1, 16, 0, 0, false, f16, {1100}, 1},
   };
-  std::printf("attention, %s\n", GM_ISA_NAME);
-  bool ok = true;
-  for (const Case& c : cases) ok &= check(c, rng);
-  for (int i = 0; i < 12; i++) ok &= check(random_case(rng), rng);
-  return ok ? 0 : 1;
+  for (Case c : cases) {
+    if (test::quick && c.heads * c.head_dim > 600) continue;
+    check(c, rng);
+  }
+  for (int i = 0; i < (test::quick ? 4 : 12); i++) check(random_case(rng), rng);
+  return test::result();
 }
