@@ -37,6 +37,11 @@ class Agreement:
     tokens: int
     top1: float
     """Share of positions with the same best token."""
+    settled: float
+    """Share of positions where llama.cpp's best token is the same with f32 KV and no flash
+    attention, i.e. where llama.cpp agrees with itself: a ceiling for ``top1``."""
+    top1_settled: float
+    """Like ``top1``, of the settled positions only."""
     kl: float
     """Mean KL divergence from llama.cpp, in nats."""
     perplexity: float
@@ -51,10 +56,12 @@ class Agreement:
         return abs(self.perplexity / self.expected_perplexity - 1)
 
     def __str__(self) -> str:
+        off = self.perplexity / self.expected_perplexity - 1
         return (
-            f"{self.tokens} tokens: top-1 {self.top1:.2%}, KL mean {self.kl:.5f} "
+            f"{self.tokens} tokens: top-1 {self.top1:.2%} "
+            f"({self.top1_settled:.2%} of the {self.settled:.2%} settled), KL mean {self.kl:.5f} "
             f"max {self.worst_kl:.4f}, perplexity {self.perplexity:.4f} against "
-            f"{self.expected_perplexity:.4f} ({self.perplexity / self.expected_perplexity - 1:+.3%})"
+            f"{self.expected_perplexity:.4f} ({off:+.3%})"
         )
 
 
@@ -115,10 +122,13 @@ def agreement(
         after = ids[done + 1 : done + 1 + len(ours)]
         following.append(ours[np.arange(len(after)), after])
         done += len(ours)
-    kl = np.concatenate(kls)
+    kl, equal = np.concatenate(kls), np.concatenate(same)
+    settled = golden["exact_top"][:done] == golden["top_ids"][:done, 0]
     return Agreement(
         done,
-        float(np.concatenate(same).mean()),
+        float(equal.mean()),
+        float(settled.mean()),
+        float(equal[settled].mean()),
         float(kl.mean()),
         float(np.exp(-np.concatenate(following).mean())),
         float(np.exp(-golden["next_logprobs"][: done - 1].astype(np.float64).mean())),

@@ -9,31 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 
 from gristmill.errors import FormatError, UnsupportedError
-from gristmill.files import open_model
 from gristmill.models import ARCHITECTURES, build
 from gristmill.types import Checkpoint, RawTensor, Window
 
-from .export import export, random_model
+from .golden import tiny
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """A sound llama with biases."""
-    config = transformers.LlamaConfig(
-        vocab_size=40,
-        hidden_size=24,
-        intermediate_size=36,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        attention_bias=True,
-    )
-    path: Path = tmp_path_factory.mktemp("model") / "m.gguf"
-    export(random_model(config), path)
-    return open_model(path)
+    return tiny("tiny-llama", tmp_path_factory.mktemp("model")).checkpoint
 
 
 def changed(good: Checkpoint, **values: Any) -> Checkpoint:
@@ -128,6 +115,25 @@ def test_a_window_of_llama_is_that_of_every_layer(good: Checkpoint) -> None:
     assert states == [Window(2, 6, 16)] * 2
 
 
+@pytest.mark.parametrize(
+    ("pattern", "local"),
+    [
+        (None, [True] * 5 + [False]),
+        (2, [True, False] * 3),
+        (0, [True] * 6),
+        (np.array([0, 1, 1, 0, 0, 1, 1, 1]), [False, True, True, False, False, True]),
+    ],
+)
+def test_which_layers_of_gemma3_slide(pattern: object, local: list[bool], tmp_path: Path) -> None:
+    gemma = tiny("tiny-gemma3", tmp_path).checkpoint
+    key = "gemma3.attention.sliding_window_pattern"
+    metadata = dict(gemma.metadata) | ({} if pattern is None else {key: pattern})
+    states = build(replace(gemma, metadata=metadata)).states()
+    assert [isinstance(state, Window) for state in states] == local
+    with pytest.raises(FormatError, match="3 entries for 6 layers"):
+        build(replace(gemma, metadata=dict(gemma.metadata) | {key: [True] * 3}))
+
+
 def test_unknown_architecture_lists_the_known(good: Checkpoint) -> None:
     metadata = dict(good.metadata) | {"general.architecture": "mamba"}
     with pytest.raises(UnsupportedError) as caught:
@@ -138,7 +144,7 @@ def test_unknown_architecture_lists_the_known(good: Checkpoint) -> None:
 @pytest.mark.parametrize("name", [None, 7, ["llama"]])
 def test_no_architecture(good: Checkpoint, name: object) -> None:
     metadata = dict(good.metadata) | {"general.architecture": name}
-    with pytest.raises(FormatError, match="general.architecture"):
+    with pytest.raises(FormatError, match="no text"):
         build(replace(good, metadata=metadata))
 
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from gristmill.backends.ops import Backend
 from gristmill.errors import FormatError, UnsupportedError
@@ -18,8 +15,13 @@ from gristmill.files import open_model
 from gristmill.models import build
 from gristmill.types import RawTensor
 
-from .export import export, random_model
 from .runner import KV_DTYPE, Runner, error
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
+
+from .export import export, random_model  # noqa: E402
 
 HEAD_DIM = 32
 FAR = 9000
@@ -74,7 +76,9 @@ def formula(hf: Any, length: int) -> tuple[np.ndarray, float]:
     if kind == "default":
         base = hf.rope_parameters["rope_theta"]
         return base ** (-2.0 * _PAIRS / HEAD_DIM), 1.0
-    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](hf, torch.device("cpu"), seq_len=length)
+    frequencies, factor = rope_utils.ROPE_INIT_FUNCTIONS[kind](
+        hf, torch.device("cpu"), seq_len=length
+    )
     return frequencies.double().numpy(), float(factor)
 
 

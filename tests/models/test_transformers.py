@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-import transformers
 
 from gristmill.backends.ops import Backend
 from gristmill.files import open_model
 from gristmill.models import Model, build
 from gristmill.types import Checkpoint
 
-from .export import export, random_model
 from .runner import KV_DTYPE, TOLERANCE, Runner, error
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from .export import export, random_model  # noqa: E402
 
 TOKENS = 75
 SEQUENCES = 3

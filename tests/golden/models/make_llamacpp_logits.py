@@ -12,7 +12,9 @@ token fed as it stands (teacher forcing), everything else at llama.cpp's default
 
 OUT.npz: ``ids`` int32 [T]; ``top_ids`` uint16 or uint32 [T, top] and ``top_logprobs`` float16
 [T, top], the best after each token, best first; ``next_logprobs`` float32 [T − 1], of the token
-that follows; ``source`` text: versions and model. Log-probabilities are natural logs, float64
+that follows; ``exact_top`` [T], the best token when llama.cpp runs with f32 KV and without flash
+attention: where it differs, llama.cpp does not agree with itself, and a near tie is decided by
+rounding; ``source`` text: versions and model. Log-probabilities are natural logs, float64
 sums over the whole vocabulary.
 """
 
@@ -22,6 +24,7 @@ import argparse
 import ctypes as c
 import hashlib
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -117,14 +120,16 @@ def library() -> c.CDLL:
 class LlamaCpp:
     """One model, one sequence."""
 
-    def __init__(self, path: Path, tokens: int, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, exact: bool) -> None:
         self.lib = library()
         model_params = self.lib.llama_model_default_params()
         self.model = self.lib.llama_model_load_from_file(str(path).encode(), model_params)
         params = self.lib.llama_context_default_params()
-        params.n_ctx = tokens
+        params.n_ctx = 8192
         params.n_outputs_max = params.n_outputs_max_per_seq = CHUNK
         params.n_threads = params.n_threads_batch = threads
+        if exact:
+            params.flash_attn_type = params.type_k = params.type_v = 0
         self.context = self.lib.llama_init_from_model(self.model, params)
         if not self.context:
             raise SystemExit(f"llama.cpp cannot open {path}")
@@ -139,8 +144,14 @@ class LlamaCpp:
         n = self.lib.llama_tokenize(self.vocab, data, len(data), ids, len(ids), True, False)
         return list(ids[:n])
 
-    def logits(self, ids: list[int], start: int) -> np.ndarray:
-        """Logits float32 [len(ids), vocab] of the sequence's next tokens, at ``start``."""
+    def logprobs(self, ids: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """Chunk by chunk its start and the log-probabilities float64 [tokens, vocab] after it."""
+        for start in range(0, len(ids), CHUNK):
+            rows = self._logits(ids[start : start + CHUNK], start).astype(np.float64)
+            rows -= rows.max(-1, keepdims=True)
+            yield start, rows - np.log(np.exp(rows).sum(-1, keepdims=True))
+
+    def _logits(self, ids: list[int], start: int) -> np.ndarray:
         self.batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
             self.batch.token[i], self.batch.pos[i] = token, start + i
@@ -150,6 +161,11 @@ class LlamaCpp:
         rows = [self.lib.llama_get_logits_ith(self.context, i) for i in range(len(ids))]
         return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
 
+    def close(self) -> None:
+        """Free the model."""
+        self.lib.llama_free(c.c_void_p(self.context))
+        self.lib.llama_model_free(c.c_void_p(self.model))
+
 
 def main() -> None:
     """Write one model's vectors."""
@@ -158,28 +174,33 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--top", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, help="only the first of the text")
     args = parser.parse_args()
     text = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
-    llama = LlamaCpp(args.model, 8192, args.threads)
-    ids = llama.tokenize(text)
+    llama = LlamaCpp(args.model, args.threads, exact=False)
+    ids = llama.tokenize(text)[: args.tokens]
     top_ids: list[np.ndarray] = []
     top: list[np.ndarray] = []
     following: list[np.ndarray] = []
-    for start in range(0, len(ids), CHUNK):
-        rows = llama.logits(ids[start : start + CHUNK], start).astype(np.float64)
-        rows -= rows.max(-1, keepdims=True)
-        rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
-        best = np.argsort(-rows, axis=-1, kind="stable")[:, : args.top]
+    for start, rows in llama.logprobs(ids):
+        best = np.argpartition(-rows, args.top, axis=-1)[:, : args.top]
+        order = np.argsort(-np.take_along_axis(rows, best, -1), axis=-1, kind="stable")
+        best = np.take_along_axis(best, order, -1)
         top_ids.append(best)
         top.append(np.take_along_axis(rows, best, -1))
         after = ids[start + 1 : start + 1 + len(rows)]
         following.append(rows[np.arange(len(after)), after])
+    llama.close()
+    llama = LlamaCpp(args.model, args.threads, exact=True)
+    exact = np.concatenate([rows.argmax(-1) for _, rows in llama.logprobs(ids)])
+    small = np.uint16 if llama.n_vocab < 65536 else np.uint32
     digest = hashlib.sha256(args.model.read_bytes()).hexdigest()
     version = importlib.metadata.version("xllamacpp")
     np.savez_compressed(
         args.out,
         ids=np.array(ids, np.int32),
-        top_ids=np.concatenate(top_ids).astype(np.uint16 if llama.n_vocab < 65536 else np.uint32),
+        top_ids=np.concatenate(top_ids).astype(small),
+        exact_top=exact.astype(small),
         top_logprobs=np.concatenate(top).astype(np.float16),
         next_logprobs=np.concatenate(following).astype(np.float32),
         source=f"xllamacpp {version}, {args.model.name}, sha256 {digest}",
