@@ -12,6 +12,7 @@ from gristmill.backends.cpu import fuse, weights
 from gristmill.backends.cpu.emit import emit
 from gristmill.backends.cpu.native import native
 from gristmill.backends.cpu.record import Recorder, columns
+from gristmill.backends.cpu.sample import CpuChooser, CpuSampler
 from gristmill.backends.cpu.state import CpuMemory
 from gristmill.backends.ops import (
     F32,
@@ -23,7 +24,6 @@ from gristmill.backends.ops import (
     Wanted,
     X,
 )
-from gristmill.backends.reference import sampling
 from gristmill.types import RawTensor, SamplingParams, StateSpec
 
 
@@ -65,6 +65,7 @@ class CpuBackend:
         self.name = f"cpu ({self.isa})"
         self.threads = threads
         self._pool: Any = native().Pool(threads)
+        self._sampler = CpuSampler(self._pool)
 
     def pack(
         self, wanted: Wanted, tensors: Mapping[str, RawTensor]
@@ -86,9 +87,9 @@ class CpuBackend:
 
     def chooser(
         self, params: SamplingParams, seed: int, vocab: int, prompt: Sequence[int]
-    ) -> sampling.ReferenceChooser:
+    ) -> CpuChooser:
         """See ``ops.Backend``."""
-        return sampling.ReferenceChooser(params, seed, vocab, prompt)
+        return CpuChooser(params, seed, vocab, prompt)
 
     def choose(
         self,
@@ -99,22 +100,14 @@ class CpuBackend:
         masks: Sequence[npt.NDArray[np.uint32] | None] | None = None,
     ) -> list[Choice]:
         """See ``ops.Backend``."""
-        choices: list[Choice] = []
-        for i, chooser in enumerate(choosers):
-            assert isinstance(chooser, sampling.ReferenceChooser)
-            mask = None if masks is None else masks[i]
-            choices.append(sampling.choose(logits[rows[i]], chooser, banned[i], mask))
-            chooser.accept(choices[-1].token)
-        return choices
+        return self._sampler.choose(logits, rows, choosers, banned, masks)
 
     def logprobs(
         self, logits: F32, rows: Sequence[int], tokens: Sequence[int], top: int
     ) -> list[Choice]:
         """See ``ops.Backend``."""
-        return [
-            sampling.raw_logprob(logits[r], t, top) for r, t in zip(rows, tokens, strict=True)
-        ]
+        return self._sampler.logprobs(logits, rows, tokens, top)
 
     def close(self) -> None:
         """See ``ops.Backend``."""
-        self._pool = None
+        del self._sampler, self._pool

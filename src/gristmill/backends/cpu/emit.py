@@ -49,8 +49,8 @@ class Slots:
         """Free what node number ``index`` was the last to read (or nobody reads)."""
         if not self._share:
             return
-        values = {x.value for x in node.inputs} | {*node.panels, *([node.out] if node.out else [])}
-        for value in values:
+        values = [*(x.value for x in node.inputs), *node.panels, *([node.out] if node.out else [])]
+        for value in dict.fromkeys(values):  # in order: equal recordings give equal programs
             if self._last.get(value, -1) <= index:
                 self._free.append(self._where[value])
 

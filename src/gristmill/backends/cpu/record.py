@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gristmill.backends.cpu.state import CpuMemory
-from gristmill.backends.cpu.weights import CpuMatrix, matrix_of, vector_of
+from gristmill.backends.cpu.weights import matrix_of, vector_of
 from gristmill.backends.ops import Rope, Weight, X
 from gristmill.types import Window
 
@@ -88,9 +88,8 @@ class Recorder:
 
     def embed(self, table: Weight, scale: float = 1.0) -> Columns:
         """See ``ops.Ops``."""
-        return self._add(
-            "embed", [], table.shape[1], TOKENS, table=matrix_of(table), factor=scale
-        )
+        matrix = matrix_of(table)
+        return self._add("embed", [], matrix.k, TOKENS, table=matrix, factor=scale)
 
     def rms_norm(self, x: X, weight: Weight | None, eps: float, heads: int = 1) -> Columns:
         """See ``ops.Ops``."""
@@ -104,13 +103,10 @@ class Recorder:
 
     def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> Columns:
         """See ``ops.Ops``."""
-        if x.width != weight.shape[1]:
-            raise TypeError(f"{x.width} columns times a matrix of {weight.shape[1]}")
-        if not isinstance(weight, CpuMatrix):
-            raise TypeError("a weight of another back end")
-        return self._add(
-            "linear", [x], weight.shape[0], weight=weight.native, bias=vector_of(bias)
-        )
+        matrix = matrix_of(weight)
+        if x.width != matrix.k:
+            raise TypeError(f"{x.width} columns times a matrix of {matrix.k}")
+        return self._add("linear", [x], matrix.n, weight=matrix, bias=vector_of(bias))
 
     def split(self, x: X, *widths: int) -> tuple[Columns, ...]:
         """See ``ops.Ops``."""

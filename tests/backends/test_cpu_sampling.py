@@ -1,0 +1,85 @@
+"""The native sampler behind ``Backend.choose`` against the specification, choice for choice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gristmill.backends.cpu import open_backend
+from gristmill.backends.ops import Backend
+from gristmill.backends.reference import open_backend as open_reference
+from gristmill.errors import EngineError, RequestError
+from gristmill.types import SamplingParams
+
+VOCAB = 5003
+
+
+def random_params(rng: np.random.Generator) -> SamplingParams:
+    """Parameters of every kind, each on or off."""
+
+    def maybe(on: float, off: float) -> float:
+        return float(on if rng.random() < 0.5 else off)
+
+    return SamplingParams(
+        temperature=maybe(rng.uniform(0.1, 2), 0.0 if rng.random() < 0.3 else 1.0),
+        top_k=int(maybe(rng.integers(1, 100), 0)),
+        top_p=maybe(rng.uniform(0.05, 1), 1.0),
+        min_p=maybe(rng.uniform(0, 0.3), 0.0),
+        typical_p=maybe(rng.uniform(0.05, 1), 1.0),
+        repetition_penalty=maybe(rng.uniform(0.8, 1.5), 1.0),
+        presence_penalty=maybe(rng.uniform(-1, 1), 0.0),
+        frequency_penalty=maybe(rng.uniform(-1, 1), 0.0),
+        repeat_last_n=int(rng.integers(-1, 20)),
+        logit_bias=((int(rng.integers(VOCAB)), -100.0), (int(rng.integers(VOCAB)), 4.0)),
+        logprobs=int(rng.integers(0, 6)) if rng.random() < 0.5 else None,
+    )
+
+
+def test_choices_equal_the_specification() -> None:
+    rng = np.random.default_rng(1)
+    sides: tuple[Backend, Backend] = (open_backend(2), open_reference())
+    for _ in range(40):
+        rows = int(rng.integers(1, 9))
+        logits = (rng.standard_normal((rows, VOCAB)) * rng.uniform(1, 8)).astype(np.float32)
+        mask = rng.integers(0, 1 << 32, (VOCAB + 31) // 32, dtype=np.uint32)
+        masks = [mask if rng.random() < 0.3 else None for _ in range(rows)]
+        banned = [rng.integers(0, VOCAB, int(rng.integers(0, 4))).tolist() for _ in range(rows)]
+        made = [
+            (random_params(rng), int(rng.integers(1 << 40)), rng.integers(0, VOCAB, 30).tolist())
+            for _ in range(rows)
+        ]
+        results = []
+        for side in sides:
+            choosers = [side.chooser(p, seed, VOCAB, prompt) for p, seed, prompt in made]
+            results.append(
+                [side.choose(logits, range(rows), choosers, banned, masks) for _ in range(3)]
+            )
+        for ours, theirs in zip(*results, strict=True):
+            for a, b in zip(ours, theirs, strict=True):
+                assert a.token == b.token
+                assert a.logprob == pytest.approx(b.logprob, abs=1e-5)
+                assert [t for t, _ in a.top] == [t for t, _ in b.top]
+
+
+def test_rows_may_be_strided_and_repeated() -> None:
+    wide = np.zeros((3, VOCAB + 16), np.float32)
+    wide[2, 77] = 5
+    backend = open_backend(1)
+    params = SamplingParams(temperature=0)
+    choosers = [backend.chooser(params, 0, VOCAB, []) for _ in range(2)]
+    chosen = backend.choose(wide[:, :VOCAB], [2, 2], choosers, [[], [77]])
+    assert [c.token for c in chosen] == [77, 0]
+
+
+def test_logits_that_are_not_finite_end_the_engine() -> None:
+    backend = open_backend(1)
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, 9] = np.nan
+    chooser = backend.chooser(SamplingParams(), 0, VOCAB, [])
+    with pytest.raises(EngineError, match="finite"):
+        backend.choose(logits, [0], [chooser], [[]])
+
+
+def test_a_bias_beyond_the_vocabulary_is_the_clients_mistake() -> None:
+    with pytest.raises(RequestError, match="logit_bias"):
+        open_backend(1).chooser(SamplingParams(logit_bias=((VOCAB, 1.0),)), 0, VOCAB, [])
