@@ -212,6 +212,21 @@ def test_window_hit_needs_the_whole_window() -> None:
     assert manager.match(again, tokens_of((1, 97))) == 0
 
 
+def test_a_table_starts_anew_after_release() -> None:
+    """What a preempted sequence computes again is published and let go as before."""
+    manager = BlockManager([FULL, Window(1, 8, 40)], Counted([64, 64]))
+    tokens = tokens_of((1, 300))
+    table, _ = fill(manager, tokens)
+    manager.release(table)
+    manager.clear_cache()
+    for computed in range(1, 130):
+        assert manager.reserve(table, computed)
+        manager.commit(table, tokens, computed)
+    assert table.starts == [0, 2]
+    other = manager.open()
+    assert manager.match(other, tokens) == 128
+
+
 def test_recurrent_state_is_refused() -> None:
     with pytest.raises(UnsupportedError):
         BlockManager([Slot(7)], Counted([1]))

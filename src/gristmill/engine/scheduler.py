@@ -5,7 +5,8 @@ within a budget of tokens. A prompt in chunks, a prefix found in the cache, a se
 lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in five moves:
 
 1. admit: sequences from the line, while there is room (their whole known text gets blocks);
-2. catch up: whose prompt another one has computed meanwhile takes it over;
+2. catch up: whose prompt another one has computed meanwhile takes it over, whose prompt
+   another one is computing just now waits for it;
 3. share: the budget among the running (``shares``);
 4. make room: the oldest first; when blocks run out the youngest goes back into the line;
 5. the rest is written down as a ``StepPlan``, plain data.
@@ -137,7 +138,7 @@ class Scheduler:
         """The next step; None if nothing can be computed now."""
         self._admit()
         self._catch_up()
-        gaps = [_chunk(sequence) for sequence in self.running]
+        gaps = self._chunks()
         granted = shares(gaps, self.pace.budget(gaps.count(1)))
         spans: list[Span] = []
         row = 0
@@ -201,6 +202,28 @@ class Scheduler:
                 sequence.cached += sequence.computed - before
                 self.prefix_hits += sequence.computed - before
 
+    def _chunks(self) -> list[int]:
+        """Most tokens that one step may compute, for each of the running.
+
+        Zero for a sequence whose next block an older one is computing just now.
+        """
+        chunks: list[int] = []
+        claimed: set[bytes] = set()
+        for sequence in self.running:
+            chunk = len(sequence.tokens) - sequence.computed
+            if chunk > 1:
+                next_digest = self._manager.next_digest(
+                    sequence.table, sequence.tokens, sequence.computed
+                )
+                if sequence.scored is not None:
+                    chunk = min(chunk, SCORED_CHUNK)
+                elif next_digest in claimed:
+                    chunk = 0
+                if next_digest is not None:
+                    claimed.add(next_digest)
+            chunks.append(chunk)
+        return chunks
+
     def _has_room(self, sequence: Sequence, tokens: int) -> bool:
         """Reserve blocks, at the cost of the youngest; False if ``sequence`` itself had to go.
 
@@ -226,12 +249,6 @@ class Scheduler:
         sequence.running = False
         self.running.remove(sequence)
         self._manager.release(sequence.table)
-
-
-def _chunk(sequence: Sequence) -> int:
-    """Most tokens that one step may compute of a sequence."""
-    gap = len(sequence.tokens) - sequence.computed
-    return gap if gap == 1 or sequence.scored is None else min(gap, SCORED_CHUNK)
 
 
 def _span(sequence: Sequence, row: int, count: int) -> Span:

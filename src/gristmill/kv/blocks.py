@@ -218,17 +218,22 @@ class BlockManager:
         self._live[id(table)] = table
         return length
 
+    def next_digest(self, table: BlockTable, tokens: array[int], computed: int) -> bytes | None:
+        """The digest of the block that a sequence computes next, if others could use it."""
+        entry = computed // BLOCK_TOKENS
+        if not self._prefix_cache or entry >= (len(tokens) - 1) // BLOCK_TOKENS:
+            return None
+        return self._digest(table, tokens, entry)
+
     def ahead(self, table: BlockTable, tokens: array[int], computed: int) -> bool:
         """Whether others have published a longer prefix of ``tokens`` than is ``computed``.
 
         Cheap when they have not: it looks at the next block first.
         """
-        entry, most = computed // BLOCK_TOKENS, (len(tokens) - 1) // BLOCK_TOKENS
-        if not self._prefix_cache or entry >= most:
+        digest = self.next_digest(table, tokens, computed)
+        if digest is None or not any(digest in group.by_digest for group in self._groups):
             return False
-        digest = self._digest(table, tokens, entry)
-        if not any(digest in group.by_digest for group in self._groups):
-            return False
+        most = (len(tokens) - 1) // BLOCK_TOKENS
         return self._longest_hit(table, tokens, most) * BLOCK_TOKENS > computed
 
     def reserve(self, table: BlockTable, tokens: int, near: int | None = None) -> bool:
