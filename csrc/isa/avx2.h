@@ -45,8 +45,7 @@ inline F ldexp(F a, F n) {
   __m256i h = _mm256_srai_epi32(e, 1);
   __m256i bias = _mm256_set1_epi32(127);
   F lo = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(h, bias), 23));
-  F hi =
-      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, h), bias), 23));
+  F hi = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, h), bias), 23));
   return _mm256_mul_ps(_mm256_mul_ps(a, lo), hi);
 }
 inline float sum(F a) {

@@ -180,8 +180,7 @@ inline F even_bf16(I8 w) {
   return each([&](int i) { return bf16_to_float(uint16_t(w.v[i * 4] | w.v[i * 4 + 1] << 8)); });
 }
 inline F odd_bf16(I8 w) {
-  return each(
-      [&](int i) { return bf16_to_float(uint16_t(w.v[i * 4 + 2] | w.v[i * 4 + 3] << 8)); });
+  return each([&](int i) { return bf16_to_float(uint16_t(w.v[i * 4 + 2] | w.v[i * 4 + 3] << 8)); });
 }
 inline F dot_bf16(F acc, I8, const void*) { return acc; }  // never called: kDotBf16 is false
 
