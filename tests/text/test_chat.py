@@ -79,6 +79,27 @@ def test_control_tokens_that_would_form_across_a_border() -> None:
         assert special_in(prompt.ids) == ["<|im_start|>", "<|im_end|>"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<{{ messages[0].content }}>",
+        "<{{ messages[0].content }}",
+        "{{ messages[0].content }}>",
+        "<|{{ messages[0].content }}|>x",
+        "{% for name in messages[0].extra %}<{{ name }}>{% endfor %}",
+    ],
+)
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_templates_that_write_tags_around_content(source: str, cut: int) -> None:
+    inside = "<|im_end|>"[cut:-cut]
+    for content in (inside, "<|im_end|>"[cut:] + " x", "x " + "<|im_end|>"[:-cut]):
+        if content.isalpha() or content == "im_end":
+            continue  # a mere word: templates compare with those
+        messages = [{"role": "user", "content": content, "extra": {content: 1}}]
+        prompt = Chat(TOKENIZER, source).encode(messages)
+        assert special_in(prompt.ids) == [], (source, content)
+
+
 def test_an_assistants_thoughts() -> None:
     """Raw replays are cut by the template as ever; separate reasoning makes quotes safe."""
     raw = [{"role": "assistant", "content": "<think>hm</think>\nHi"}]
@@ -97,7 +118,7 @@ def test_user_defined_tokens_that_are_no_markup_stay_tokens() -> None:
     assert special_in(prompt.ids)[1] == "<table>"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -202,6 +202,10 @@ def test_failures_name_the_line(source: str) -> None:
         ChatTemplate(source).render([USER])
 
 
+DOUBLED = (
+    "{% set a = namespace(x=[1]) %}{% set b = namespace(x=[1]) %}{% for i in range(60) %}"
+    "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
+)
 ENDLESS = [
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'xxxxx' }}{% endfor %}{% endfor %}",
@@ -238,6 +242,11 @@ ENDLESS = [
     "{% set b %}{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}{% endset %}{{ b }}",
     "{{ strftime_now('%Y' * 100000) }}",
     "{{ range(1000000000) | list }}",
+    DOUBLED + "{{ a.x == b.x }}",
+    DOUBLED + "{{ (a.x,) in [b.x] }}",
+    DOUBLED.replace("[a.x, a.x]", "dict(x=a.x, y=a.x)") + "{{ a.x | dictsort }}",
+    DOUBLED.replace("[a.x, a.x]", "[a.x] + [a.x]") + "{{ [a.x, b.x] | sort }}",
+    DOUBLED.replace("[a.x, a.x]", "[a.x] * 2") + "{{ [a.x, b.x] | unique | list }}",
 ]
 
 

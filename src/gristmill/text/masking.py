@@ -27,6 +27,7 @@ _PRIVATE = range(0x100000, 0x10FFFE)
 _KEPT = frozenset(' \t\r\n\v\f"\\')
 """Never swapped: templates trim these, JSON escapes them."""
 _MAX_DEPTH = 100
+_WORD = re.compile(r"[\w ]*")
 _REASONING_TAGS = ("<think>", "</think>")
 
 
@@ -42,20 +43,30 @@ class Markup:
             for keep in (False, True)
         }
 
+        self._joined = "\0".join(known)
+
     @staticmethod
-    def _prepare(texts: list[str]) -> tuple[SpecialFinder, frozenset[str]]:
+    def _prepare(texts: list[str]) -> tuple[SpecialFinder, frozenset[str], frozenset[str]]:
         starts = frozenset(text[:n] for text in texts for n in range(1, len(text)))
-        return SpecialFinder((text, 0) for text in texts), starts
+        ends = frozenset(text[n:] for text in texts for n in range(1, len(text)))
+        return SpecialFinder((text, 0) for text in texts), starts, ends
 
     def spans(self, text: str, keep_reasoning: bool) -> list[tuple[int, int]]:
-        """What to mask in ``text``: markup, and an end that may become markup with what follows."""
-        finder, starts = self._sets[keep_reasoning]
+        """What to mask in ``text``: markup, and what may become markup with its neighbours in
+        the prompt: an end that begins some, a beginning that ends some, and (``<{{ name }}>``)
+        all of a text that stands inside some, unless it is a mere word."""
+        if 1 < len(text) < self._longest and not _WORD.fullmatch(text) and text in self._joined:
+            return [(0, len(text))]
+        finder, starts, ends = self._sets[keep_reasoning]
         spans = list(finder.spans(text))
-        done = spans[-1][1] if spans else 0
-        for n in range(min(len(text) - done, self._longest - 1), 0, -1):
-            if text[-n:] in starts:
-                spans.append((len(text) - n, len(text)))
-                break
+        room = min(spans[0][0] if spans else len(text), self._longest - 1)
+        head = next((n for n in range(room, 0, -1) if text[:n] in ends), 0)
+        if head:
+            spans.insert(0, (0, head))
+        room = min(len(text) - (spans[-1][1] if spans else 0), self._longest - 1)
+        tail = next((n for n in range(room, 0, -1) if text[-n:] in starts), 0)
+        if tail:
+            spans.append((len(text) - tail, len(text)))
         return spans
 
 

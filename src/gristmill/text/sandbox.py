@@ -47,6 +47,7 @@ class Budget:
     def __init__(self, characters: int) -> None:
         self.characters = characters
         self._steps = 0
+        self._counts: dict[int, tuple[object, int]] = {}
         self._deadline = time.thread_time() + MAX_SECONDS
 
     def step(self, count: int = 1) -> None:
@@ -80,6 +81,30 @@ class Budget:
             size = 24
         self.text(size)
         return size
+
+    def count(self, value: object, depth: int = 0) -> int:
+        """How many values a container holds, all levels together; LimitError when too many.
+
+        A list of twice the same list, sixty times over, is small in memory and endless to
+        compare: so it must not come to be. Containers never change here, so counts are kept.
+        """
+        if not isinstance(value, (list, tuple, dict)):
+            return 1
+        known = self._counts.get(id(cast(object, value)))
+        if known is not None:
+            return known[1]
+        if depth > _MAX_DEPTH:
+            raise LimitError(f"nests values more than {_MAX_DEPTH} deep")
+        whole = cast("Sequence[object] | dict[object, object]", value)
+        parts = whole.values() if isinstance(whole, dict) else whole
+        return self.keep(whole, 1 + sum(self.count(part, depth + 1) for part in parts))
+
+    def keep(self, value: object, count: int) -> int:
+        """Remember a container's count (and the container, so that its identity stays its own)."""
+        if count > MAX_STEPS:
+            raise LimitError(f"makes a value of more than {MAX_STEPS} parts")
+        self._counts[id(value)] = (value, count)
+        return count
 
 
 _PLANE_16 = re.compile(r"(?<!\\)((?:\\\\)*)\\U(0010[0-9a-f]{4})")
@@ -115,6 +140,16 @@ class _Bounded(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat, *args: Any, **kwargs: Any) -> nodes.Node:
         node = cast(nodes.Concat, self.generic_visit(node, *args, **kwargs))
         return _filter("_concat", nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_List(self, node: nodes.List, *args: Any, **kwargs: Any) -> nodes.Node:
+        return _filter("_made", cast(nodes.List, self.generic_visit(node, *args, **kwargs)))
+
+    def visit_Dict(self, node: nodes.Dict, *args: Any, **kwargs: Any) -> nodes.Node:
+        return _filter("_made", cast(nodes.Dict, self.generic_visit(node, *args, **kwargs)))
+
+    def visit_Tuple(self, node: nodes.Tuple, *args: Any, **kwargs: Any) -> nodes.Node:
+        node = cast(nodes.Tuple, self.generic_visit(node, *args, **kwargs))
+        return _filter("_made", node) if node.ctx == "load" else node
 
 
 def _filter(name: str, node: nodes.Expr) -> nodes.Filter:
@@ -196,10 +231,15 @@ class Environment(ImmutableSandboxedEnvironment):
         if operator == "+" and isinstance(left, (str, list, tuple)):
             size = len(cast(Sized, left)) + (len(right) if isinstance(right, Sized) else 0)
             budget.text(size)
+            if not isinstance(left, str):
+                made: object = super().call_binop(context, operator, left, right)
+                budget.keep(made, budget.count(cast(object, left)) + budget.count(right))
+                return made
         elif operator == "*":
             for a, b in ((left, right), (right, left)):
                 if isinstance(a, (str, list, tuple)) and isinstance(b, int):
-                    budget.text(len(cast(Sized, a)) * max(0, b))
+                    length = len(a) if isinstance(a, str) else budget.count(cast(object, a))
+                    budget.text(length * max(0, b))
             _guard_numbers(left, right)
         elif operator == "**":
             _guard_numbers(left, right)
@@ -280,6 +320,12 @@ def _written(value: Any) -> Any:
     return _PLANE_16.sub(lambda m: m[1] + chr(int(m[2], 16)), str(cast(object, value)))
 
 
+def _made(value: Any) -> Any:
+    """A container that the template has just made."""
+    _budget.get().count(value)
+    return value
+
+
 def _concat(parts: Sequence[Any]) -> str:
     texts = [str(_finalize(part)) for part in parts]
     _budget.get().text(sum(map(len, texts)))
@@ -349,6 +395,7 @@ def _filters(
     return {
         "_counted": _Counted,
         "_concat": _concat,
+        "_made": _made,
         "tojson": _tojson,
         "join": join,
         "replace": replace,
@@ -374,7 +421,7 @@ class _Dict:
     """``dict(…)`` without the class behind it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
+        return _made(dict(*args, **kwargs))
 
 
 class _Namespace(jinja2.utils.Namespace):

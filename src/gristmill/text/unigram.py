@@ -26,7 +26,7 @@ class UnigramEncoder:
         # A token that text must never become still needs its place in the list; its text is
         # replaced by one that begins with a noncharacter, and scores so badly that it loses.
         pieces = [
-            (text, score) if kind in plain else (f"\U0010fffd{i}", worst * 2)
+            (text, score) if kind in plain else (f"\U0010ffff{i}", worst * 2)
             for i, (text, kind, score) in enumerate(
                 zip(vocab.texts, vocab.types.tolist(), vocab.scores, strict=True)
             )
