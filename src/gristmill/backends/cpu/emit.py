@@ -131,10 +131,15 @@ def _emit_node(
             ropes[rope] = program.rope_table(list(rope.inv_freq), rope.scale)
         style = 0 if rope.style == "half" else 1
         program.rope(
-            barrier, node.width, out, panels, *ins, ropes[rope], style, len(rope.inv_freq),
+            barrier,
+            node.width,
+            out,
+            panels,
+            *ins,
+            ropes[rope],
+            style,
+            len(rope.inv_freq),
             a["head_dim"],
         )
     else:
-        getattr(program, node.kind)(
-            barrier, node.rows, node.width, out, panels, *ins, *a.values()
-        )
+        getattr(program, node.kind)(barrier, node.rows, node.width, out, panels, *ins, *a.values())
