@@ -52,11 +52,13 @@ def ask(loaded: Loaded, name: str, text: str, params: SamplingParams) -> Answer:
     return answer
 
 
+@pytest.mark.slow
 def test_it_knows_a_capital(loaded: Loaded) -> None:
     answer = ask(loaded, "1", "The capital of France is", greedy(max_tokens=3)).wait(120)
     assert answer.text().startswith(" Paris")
 
 
+@pytest.mark.slow
 def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
     """Greedy text does not depend on who else is there, nor on how a prompt was cut."""
     texts = [
@@ -137,6 +139,7 @@ def test_windows_chunks_and_preemption_on_a_real_model() -> None:
     assert preemptions > 0
 
 
+@pytest.mark.slow
 def test_close_ends_the_threads(loaded: Loaded) -> None:
     names = {thread.name for thread in threading.enumerate()}
     assert {"gristmill-engine", "gristmill-watchdog"} <= names

@@ -180,7 +180,8 @@ class Engine:
                 self._deadline = monotonic() + drain_timeout
             self._wake.notify()
         if threading.current_thread() is not self._thread:
-            self._thread.join(drain_timeout + self._plan.step_timeout)
+            hung = self.failure is not None  # whoever failed ends at once, or never
+            self._thread.join(1.0 if hung else drain_timeout + self._plan.step_timeout)
 
     def fail(self, error: EngineError) -> None:
         """Record that the engine cannot go on, and tell ``on_failure``: the first error only."""
