@@ -8,17 +8,19 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gristmill.cli import loading, main
 from gristmill.errors import EngineError, SourceError
 from gristmill.serve.protocol import Served
+from gristmill.types import Request, Sink
 from tests.serve.conftest import fake_chat
 from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 
-def load_model(options, backend, report, on_failure):
+def load_model(options: Any, backend: Any, report: Any, on_failure: Any) -> Any:
     """Does as the model's name says."""
     report("packing", 1, 4)
     time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
@@ -31,7 +33,7 @@ def load_model(options, backend, report, on_failure):
     engine = FakeEngine(step, script) if script else FakeEngine()
     if options.model == "breaks":
 
-        def fail():
+        def fail() -> None:
             time.sleep(0.5)
             error = EngineError("The mill\nbroke.")
             engine.fail(str(error))
@@ -39,14 +41,14 @@ def load_model(options, backend, report, on_failure):
 
         original = engine.submit
 
-        def submit(request, sink):
+        def submit(request: Request, sink: Sink) -> None:
             original(request, sink)
             threading.Thread(target=fail, daemon=True).start()
 
         engine.submit = submit
     if options.model == "hangs":
 
-        def hang(request, sink):
+        def hang(request: Request, sink: Sink) -> None:
             on_failure(EngineError("A step has made no progress."))
             time.sleep(60)  # the event loop hangs too
 

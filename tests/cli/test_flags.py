@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,18 +21,18 @@ from gristmill.options import Options
 
 
 @pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def options(*args):
+def options(*args: str) -> Any:
     given = dict(serve_command.make_context("serve", list(args)).params)
     given.pop("backend")
     return to_options(given)
 
 
-def test_defaults_are_those_of_options():
+def test_defaults_are_those_of_options() -> None:
     assert options() == Options()
 
 
@@ -79,7 +81,7 @@ def test_defaults_are_those_of_options():
         (["--max-body-bytes", "1M"], "max_body_bytes", 2**20),
     ],
 )
-def test_meaning(args, field, value):
+def test_meaning(args: list[str], field: str, value: Any) -> None:
     assert getattr(options(*args), field) == value
 
 
@@ -94,7 +96,7 @@ def test_meaning(args, field, value):
         ["--allowed-origins", "["],
     ],
 )
-def test_contradictions(args):
+def test_contradictions(args: list[str]) -> None:
     with pytest.raises(UsageError):
         options(*args)
 
@@ -113,12 +115,12 @@ def test_contradictions(args):
         ["--chat-template-file", "/no/such/file"],
     ],
 )
-def test_values_out_of_range(args):
+def test_values_out_of_range(args: list[str]) -> None:
     with pytest.raises(click.UsageError):
         options(*args)
 
 
-def test_files(tmp_path):
+def test_files(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("one\n\ntwo\n")
     (tmp_path / "template").write_text("{{ messages }}")
     assert options("--api-key-file", str(tmp_path / "keys")).api_keys == ("one", "two")
@@ -129,7 +131,7 @@ def test_files(tmp_path):
         options("--api-key-file", str(tmp_path / "keys"))
 
 
-def test_environment(monkeypatch):
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     monkeypatch.setenv("VLLM_API_KEY", "k")
     assert options().kv_bytes == 2 * 2**30
@@ -142,30 +144,30 @@ def test_environment(monkeypatch):
 
 
 @pytest.mark.parametrize("names", ACCEPTED)
-def test_accepted_without_meaning(names):
+def test_accepted_without_meaning(names: tuple[str, ...]) -> None:
     for name in names:
         args = [name, "1"] if ACCEPTED[names][0] else [name]
         context = serve_command.make_context("serve", args)
         assert len(context.meta[MEANINGLESS]) == 1
 
 
-def test_unknown_flag_names_the_nearest():
+def test_unknown_flag_names_the_nearest() -> None:
     got = CliRunner().invoke(cli, ["serve", "--max-model-length", "5"])
     assert got.exit_code == 2 and "--max-model-len" in got.output
 
 
-def test_unknown_command_names_the_nearest():
+def test_unknown_command_names_the_nearest() -> None:
     got = CliRunner().invoke(cli, ["srve"])
     assert got.exit_code == 2 and "'serve'" in got.output
 
 
-def test_every_command_is_there():
+def test_every_command_is_there() -> None:
     for name in COMMANDS:
         got = CliRunner().invoke(cli, [name, "--help"])
         assert got.exit_code == 0, got.output
 
 
-def test_error_is_one_sentence():
+def test_error_is_one_sentence() -> None:
     got = CliRunner().invoke(cli, ["serve", "a.gguf", "-m", "b.gguf"])
     assert got.exit_code == 2
     assert got.output.startswith("gristmill: error: ") and "Traceback" not in got.output
@@ -173,7 +175,7 @@ def test_error_is_one_sentence():
     assert isinstance(got.exception, UsageError)
 
 
-def test_help_is_instant_and_imports_nothing_heavy():
+def test_help_is_instant_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from gristmill.cli import cli\n"
         "try: cli.main(['--help'])\n"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,7 +28,13 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 class Child:
     """A running ``gristmill serve`` and what it says."""
 
-    def __init__(self, *flags, port=None, program=(str(SCRIPT),), **environment):
+    def __init__(
+        self,
+        *flags: str,
+        port: int | None = None,
+        program: Any = (str(SCRIPT),),
+        **environment: str,
+    ) -> None:
         self.port = port or free_port()
         self.process = subprocess.Popen(
             [sys.executable, *program, "serve", *flags, "--port", str(self.port)],
@@ -44,14 +53,14 @@ class Child:
             reader.start()
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def _read(self, pipe, lines):
+    def _read(self, pipe: Any, lines: list[str]) -> None:
         for line in pipe:
             lines.append(line.rstrip("\n"))
 
-    def get(self, path, **more):
+    def get(self, path: str, **more: Any) -> Any:
         return httpx.get(self.url + path, timeout=10, **more)
 
-    def answers(self):
+    def answers(self) -> Any:
         """Waits until HTTP answers at all."""
         end = time.monotonic() + 20
         while True:
@@ -61,14 +70,14 @@ class Child:
                 assert time.monotonic() < end and self.process.poll() is None, self.err
                 time.sleep(0.02)
 
-    def ready(self):
+    def ready(self) -> Any:
         end = time.monotonic() + 20
         while self.answers().status_code != 200:
             assert time.monotonic() < end
             time.sleep(0.02)
         return self
 
-    def wait(self, seconds=15):
+    def wait(self, seconds: float = 15) -> Any:
         code = self.process.wait(seconds)
         for reader in self.readers:
             reader.join(5)
@@ -76,10 +85,10 @@ class Child:
 
 
 @pytest.fixture
-def child():
+def child() -> Iterator[Any]:
     made = []
 
-    def start(*flags, **more):
+    def start(*flags: str, **more: Any) -> Any:
         made.append(Child(*flags, **more))
         return made[-1]
 
@@ -91,13 +100,13 @@ def child():
         each.process.stderr.close()
 
 
-def free_port():
+def free_port() -> Any:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
-def test_from_loading_to_a_clean_end(child):
+def test_from_loading_to_a_clean_end(child: Callable[..., Child]) -> None:
     server = child("--alias", "mill", FAKE_LOAD_SECONDS="1.5")
     loading = server.answers()
     assert loading.status_code == 503
@@ -109,15 +118,18 @@ def test_from_loading_to_a_clean_end(child):
     block = "\n".join(server.out)
     for part in ("Q4_1", "98 MB", "10,000 tokens", "4,096 tokens a request", "2 threads", "mill"):
         assert part in block
-    command = block[block.index("curl ") :]
-    shown = subprocess.run(["bash", "-c", command + " -s"], capture_output=True, timeout=20)
+    command = block[block.index("curl ") :].strip()
+    assert shutil.which("curl"), "the ready block's request is tried with curl"
+    shown = subprocess.run(
+        ["bash", "-c", command + " -s"], check=True, capture_output=True, timeout=20
+    )
     assert json.loads(shown.stdout)["object"] == "chat.completion"
     server.process.send_signal(signal.SIGTERM)
     assert server.wait() == 0
     assert server.err == []
 
 
-def test_a_real_model(child, tmp_path):
+def test_a_real_model(child: Callable[..., Child], tmp_path: Path) -> None:
     """The whole of it: file, kernels, engine, wire, and an end without a word."""
     path = tmp_path / "tiny.gguf"
     tiny_llama(path, encoding="q8_0")
@@ -140,7 +152,9 @@ def test_a_real_model(child, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\0\0\0" + b"\xff" * 16, b"x" * 100])
-def test_a_file_that_is_no_model(child, tmp_path, content):
+def test_a_file_that_is_no_model(
+    child: Callable[..., Child], tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     server = child(str(path), program=("-m", "gristmill"))
@@ -148,7 +162,7 @@ def test_a_file_that_is_no_model(child, tmp_path, content):
     assert len(server.err) == 1 and server.err[0].startswith("gristmill: error: ")
 
 
-def test_port_in_use(child):
+def test_port_in_use(child: Callable[..., Child]) -> None:
     first = child().ready()
     second = child(port=first.port)
     assert second.wait() == 1
@@ -158,20 +172,20 @@ def test_port_in_use(child):
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
-def test_address_of_another(child, host):
+def test_address_of_another(child: Callable[..., Child], host: str) -> None:
     server = child("--host", host)
     assert server.wait() == 1
     assert len([line for line in server.err if "warning" not in line]) == 1
     assert host in server.err[-1]
 
 
-def test_model_that_cannot_be_had(child):
+def test_model_that_cannot_be_had(child: Callable[..., Child]) -> None:
     server = child("missing")
     assert server.wait() == 1
     assert server.err == ["gristmill: error: There is no model 'missing'."]
 
 
-def test_bug_while_loading(child):
+def test_bug_while_loading(child: Callable[..., Child]) -> None:
     server = child("bug")
     assert server.wait() == 1
     assert len(server.err) == 1 and "KeyError" in server.err[0] and "--debug" in server.err[0]
@@ -180,7 +194,7 @@ def test_bug_while_loading(child):
     assert any("Traceback" in line for line in server.err)
 
 
-def test_engine_failure_ends_the_process(child):
+def test_engine_failure_ends_the_process(child: Callable[..., Child]) -> None:
     server = child("breaks", FAKE_STEP="0.01").ready()
     with httpx.stream(
         "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
@@ -191,7 +205,7 @@ def test_engine_failure_ends_the_process(child):
     assert server.err[-1] == "gristmill: error: The mill broke."
 
 
-def test_failure_ends_even_a_hanging_process(child):
+def test_failure_ends_even_a_hanging_process(child: Callable[..., Child]) -> None:
     server = child("hangs").ready()
     with pytest.raises(httpx.TransportError):
         httpx.post(server.url + "/v1/chat/completions", json=CHAT, timeout=20)
@@ -199,7 +213,7 @@ def test_failure_ends_even_a_hanging_process(child):
     assert server.err[-1] == "gristmill: error: A step has made no progress."
 
 
-def test_stop_lets_a_stream_be_told(child):
+def test_stop_lets_a_stream_be_told(child: Callable[..., Child]) -> None:
     server = child("--shutdown-timeout", "0.3", FAKE_STEP="0.01").ready()
     with httpx.stream(
         "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
@@ -218,7 +232,7 @@ def test_stop_lets_a_stream_be_told(child):
     assert any("Ctrl-C again" in line for line in server.err)
 
 
-def test_second_signal_is_immediate(child):
+def test_second_signal_is_immediate(child: Callable[..., Child]) -> None:
     server = child("--shutdown-timeout", "100", FAKE_STEP="0.01").ready()
     with httpx.stream(
         "POST", server.url + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=10
@@ -232,26 +246,28 @@ def test_second_signal_is_immediate(child):
         assert server.wait(3) == 130
 
 
-def test_stop_while_loading(child):
+def test_stop_while_loading(child: Callable[..., Child]) -> None:
     server = child(FAKE_LOAD_SECONDS="60")
     server.answers()
     server.process.send_signal(signal.SIGTERM)
     assert server.wait(3) == 128 + signal.SIGTERM
 
 
-def test_idle_takes_no_time(child):
+def test_idle_takes_no_time(child: Callable[..., Child]) -> Any:
     server = child().ready()
     time.sleep(0.5)
 
-    def ticks():
+    def ticks() -> Any:
         fields = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 
-    def switches():
+    def switches() -> Any:
         total = 0
         for task in Path(f"/proc/{server.process.pid}/task").iterdir():
             status = (task / "status").read_text()
-            total += int(re.search(r"voluntary_ctxt_switches:\s+(\d+)", status)[1])
+            found = re.search(r"voluntary_ctxt_switches:\s+(\d+)", status)
+            assert found
+            total += int(found[1])
         return total
 
     before, woken = ticks(), switches()
@@ -260,23 +276,16 @@ def test_idle_takes_no_time(child):
     assert switches() - woken <= 6
 
 
-def test_key_from_the_environment(child):
-    server = child(VLLM_API_KEY="secret")
-    server.answers()
-    server.ready()
+def test_open_to_the_network(child: Callable[..., Child]) -> None:
+    server = child("--host", "0.0.0.0").ready()
+    assert len(server.err) == 1 and "--api-key" in server.err[0]
+
+
+def test_key_from_the_environment_and_flags_without_meaning(child: Callable[..., Child]) -> None:
+    flags = ("--n-gpu-layers", "99", "--jinja", "--gpu_memory_utilization", "0.9")
+    server = child("--host", "0.0.0.0", *flags, VLLM_API_KEY="secret").ready()
     assert server.get("/v1/models").status_code == 401
     key = {"Authorization": "Bearer secret"}
     assert server.get("/v1/models", headers=key).status_code == 200
-
-
-def test_warning_beyond_loopback(child):
-    server = child("--host", "0.0.0.0").ready()
-    assert len(server.err) == 1 and "--api-key" in server.err[0]
-    server = child("--host", "0.0.0.0", "--api-key", "k").ready()
-    assert server.err == []
-
-
-def test_flags_without_meaning_say_so(child):
-    server = child("--n-gpu-layers", "99", "--jinja", "--gpu_memory_utilization", "0.9").ready()
     assert len(server.err) == 3
     assert all("has no meaning here" in line for line in server.err)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -62,66 +64,74 @@ def fake_chat(chat: ChatInput) -> Prompt:
 
 
 @dataclass
-class Running:
+class Harness:
     """A server and how to reach it."""
 
     url: str
     port: int
     state: State
     server: Server
-    engine: FakeEngine
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
-    loaded: object = None
-    served: object = None
 
     def call(self, work: Callable[[], object]) -> None:
         self.loop.call_soon_threadsafe(work)
 
-    def client(self, **more) -> httpx.Client:
+    def client(self, **more: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=20, **more)
+
+    def stop(self) -> None:
+        """Ends the server."""
+        if self.thread.is_alive():
+            self.call(self.server.stop)
+            self.thread.join(15)
+        assert not self.thread.is_alive()
+
+
+@dataclass
+class Running(Harness):
+    """With a fake engine behind it."""
+
+    engine: FakeEngine
+
+
+Start = Callable[..., Running]
+"""``serve(engine, load, **options)``."""
 
 
 def launch(engine: FakeEngine, options: Options, load: bool = True) -> Running:
+    """A server around ``engine``; without ``load`` it goes on loading."""
+    served = fake_served(engine) if load else None
+    return Running(**vars(start_server(options, served)), engine=engine)
+
+
+def start_server(options: Options, served: Served | None) -> Harness:
+    """A server on a thread of its own."""
     listener = bind(options.host, options.port)
     port = listener.getsockname()[1]
-    started = threading.Event()
-    box: dict[str, object] = {}
+    started: Future[tuple[State, Server, asyncio.AbstractEventLoop]] = Future()
 
-    def run() -> None:
-        async def main() -> None:
-            state = State(options, Bridge(asyncio.get_running_loop()))
-            server = Server(create_app(state), state)
-            box.update(state=state, server=server, loop=asyncio.get_running_loop())
-            if load:
-                attach(state, engine)
-            started.set()
-            await server.serve([listener])
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        state = State(options, Bridge(loop))
+        server = Server(create_app(state), state)
+        if served is not None:
+            attach(state, served)
+        started.set_result((state, server, loop))
+        await server.serve([listener])
 
-        asyncio.run(main())
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
-    assert started.wait(10)
-    return Running(
-        f"http://127.0.0.1:{port}",
-        port,
-        box["state"],
-        box["server"],
-        engine,
-        box["loop"],
-        thread,
-    )
+    state, server, loop = started.result(10)
+    return Harness(f"http://127.0.0.1:{port}", port, state, server, loop, thread)
 
 
-def attach(state: State, engine: FakeEngine) -> None:
-    attach_served(
-        state,
-        Served(("fake", "alias"), engine, FakeTokenizer(), fake_chat, CONTEXT, 1_700_000_000),
-    )
+def fake_served(engine: FakeEngine) -> Served:
+    """The fake model."""
+    return Served(("fake", "alias"), engine, FakeTokenizer(), fake_chat, CONTEXT, 1_700_000_000)
 
 
-def attach_served(state: State, served: Served) -> None:
+def attach(state: State, served: Served) -> None:
     """The model is loaded."""
     state.metrics.attach(served)
     state.served = served
@@ -129,13 +139,9 @@ def attach_served(state: State, served: Served) -> None:
 
 def stop(running: Running) -> None:
     """Ends a server and its engine."""
-    if isinstance(running.engine, FakeEngine):
-        running.engine.hold.set()
-    if running.thread.is_alive():
-        running.call(running.server.stop)
-        running.thread.join(15)
+    running.engine.hold.set()
+    running.stop()
     running.engine.close()
-    assert not running.thread.is_alive()
 
 
 @pytest.fixture
@@ -143,7 +149,7 @@ def serve() -> Iterator[Callable[..., Running]]:
     """Starts servers and stops them after the test."""
     running: list[Running] = []
 
-    def start(engine: FakeEngine | None = None, load: bool = True, **options) -> Running:
+    def start(engine: FakeEngine | None = None, load: bool = True, **options: Any) -> Running:
         made = launch(engine or FakeEngine(), Options(port=0, **options), load)
         running.append(made)
         return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gristmill.errors import ContextError, OverloadError
@@ -75,10 +75,14 @@ def upper(request: Request, index: int) -> list[int]:
     return [*text.upper().encode(), EOS]
 
 
+Script = Callable[[Request, int], list[int]]
+"""The ids of answer ``index`` to a request."""
+
+
 class FakeEngine:
     """One token a step for every answer. ``hold`` stops it, ``fail`` ends all with an error."""
 
-    def __init__(self, step: float = 0.0, script=upper, max_waiting: int = 1024) -> None:
+    def __init__(self, step: float = 0.0, script: Script = upper, max_waiting: int = 1024) -> None:
         self.step_seconds = step
         self.script = script
         self.max_waiting = max_waiting

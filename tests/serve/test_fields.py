@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
 import pytest
 
 from gristmill.options import Options
 from gristmill.serve.requests import BAN
-from tests.serve.conftest import launch, stop
+from tests.serve.conftest import Running, Start, launch, stop
 from tests.serve.fake_engine import FakeEngine
+
+Send = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
-def one_server():
+def one_server() -> Iterator[Any]:
     """One server for the whole table."""
     made = launch(FakeEngine(), Options(port=0))
     yield made
@@ -19,16 +25,16 @@ def one_server():
 
 
 @pytest.fixture
-def running(one_server):
+def running(one_server: Running) -> Any:
     one_server.engine.requests.clear()
     return one_server
 
 
 @pytest.fixture
-def send(running):
+def send(running: Running) -> Iterator[Any]:
     with running.client() as client:
 
-        def post(route="chat", **fields):
+        def post(route: Any = "chat", **fields: dict[str, Any]) -> Any:
             if route == "chat":
                 body = {"messages": [{"role": "user", "content": "abc"}], **fields}
                 return client.post("/v1/chat/completions", json=body)
@@ -92,7 +98,13 @@ def send(running):
         ({"field_of_another_world": {"a": 1}}, "max_tokens", None),
     ],
 )
-def test_reaches_the_engine(running, send, fields, attribute, value):
+def test_reaches_the_engine(
+    running: Running,
+    send: Send,
+    fields: dict[str, Any],
+    attribute: str,
+    value: Any,
+) -> None:
     got = send(**fields)
     assert got.status_code == 200, got.text
     assert getattr(running.engine.requests[0].sampling, attribute) == value
@@ -198,7 +210,7 @@ def test_reaches_the_engine(running, send, fields, attribute, value):
         ({"user": {"id": 1}}, "user"),
     ],
 )
-def test_refused(running, send, fields, param):
+def test_refused(running: Running, send: Send, fields: dict[str, Any], param: str) -> None:
     got = send(**fields)
     assert got.status_code == 400, got.text
     error = got.json()["error"]
@@ -230,28 +242,30 @@ def test_refused(running, send, fields, param):
         ({"suffix": "x"}, "suffix"),
     ],
 )
-def test_completion_refused(running, send, fields, param):
+def test_completion_refused(
+    running: Running, send: Send, fields: dict[str, Any], param: str
+) -> None:
     got = send("completions", **fields)
     assert got.status_code == 400, got.text
     assert got.json()["error"]["param"] == param
     assert running.engine.requests == []
 
 
-def test_other_fields(running, send):
+def test_other_fields(running: Running, send: Send) -> None:
     got = send(user="me", priority=-3, cache_salt="s", request_id="abc", n=2, model="alias").json()
     request = running.engine.requests[0]
     assert (request.client, request.priority, request.cache_salt) == ("me", -3, "s")
     assert got["id"] == "chatcmpl-abc" and got["model"] == "alias"
 
 
-def test_any_model(serve):
+def test_any_model(serve: Start) -> None:
     with serve(any_model=True).client() as client:
         body = {"model": "gpt-4", "messages": [{"role": "user", "content": "abc"}]}
         got = client.post("/v1/chat/completions", json=body).json()
     assert got["model"] == "gpt-4"
 
 
-def test_token_ids(send):
+def test_token_ids(send: Send) -> None:
     got = send(return_token_ids=True, max_tokens=2).json()
     assert got["prompt_token_ids"] == [256, *b"abc"]
     assert got["choices"][0]["token_ids"] == [*b"AB"]
@@ -259,7 +273,7 @@ def test_token_ids(send):
     assert got["prompt_token_ids"] == [256, *b"abc"] and got["token_ids"] == [*b"ABC", 257]
 
 
-def test_special_tokens_only_in_raw_prompts(running, send):
+def test_special_tokens_only_in_raw_prompts(running: Running, send: Send) -> None:
     send(messages=[{"role": "user", "content": "a<|end|>b"}])
     send("completions", prompt="a<|end|>b")
     chat, completion = running.engine.requests
@@ -267,9 +281,9 @@ def test_special_tokens_only_in_raw_prompts(running, send):
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_one_reasoning_name(serve, name):
+def test_one_reasoning_name(serve: Start, name: str) -> None:
     with serve(reasoning_field=name).client() as client:
-        body = {
+        body: dict[str, Any] = {
             "messages": [{"role": "user", "content": "why</think>so"}],
             "chat_template_kwargs": {"enable_thinking": True},
         }
@@ -281,7 +295,7 @@ def test_one_reasoning_name(serve, name):
         assert message == {"role": "assistant", "content": "WHY</THINK>SO"}
 
 
-def test_tokenize(running):
+def test_tokenize(running: Running) -> None:
     with running.client() as client:
         got = client.post("/tokenize", json={"prompt": "aé<|end|>", "return_token_strs": True})
         assert got.json() == {
@@ -306,7 +320,7 @@ def test_tokenize(running):
             assert client.post("/detokenize", json={"tokens": bad}).status_code == 400
 
 
-def test_version_ping_and_schema(running):
+def test_version_ping_and_schema(running: Running) -> None:
     import gristmill
 
     with running.client() as client:

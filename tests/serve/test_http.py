@@ -8,28 +8,30 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import httpx
 import pytest
 
-from tests.serve.conftest import attach
+from gristmill.types import Request, Sink
+from tests.serve.conftest import Start, attach, fake_served
 from tests.serve.fake_engine import EOS, FakeEngine
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def wait_for(true, seconds=5.0):
+def wait_for(true: Any, seconds: float = 5.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.005)
 
 
-def chat(client, **fields):
+def chat(client: httpx.Client, **fields: Any) -> httpx.Response:
     return client.post("/v1/chat/completions", json={**CHAT, **fields})
 
 
-def raw(port, head, parts, pause=0.0):
+def raw(port: int, head: Any, parts: Any, pause: Any = 0.0) -> Any:
     """Sends packets one by one and reads the answer to its end."""
     with socket.create_connection(("127.0.0.1", port), timeout=15) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,7 +53,7 @@ HEAD = (
 )
 
 
-def test_chunked_in_single_bytes(serve):
+def test_chunked_in_single_bytes(serve: Start) -> None:
     running = serve()
     body = json.dumps(CHAT).encode()
     parts = [b"1\r\n" + body[i : i + 1] + b"\r\n" for i in range(len(body))]
@@ -62,14 +64,14 @@ def test_chunked_in_single_bytes(serve):
     assert b'"HELLO"' in answer
 
 
-def test_head_and_body_apart(serve):
+def test_head_and_body_apart(serve: Start) -> None:
     running = serve()
     body = json.dumps(CHAT).encode()
     head = HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
     assert b'"HELLO"' in raw(running.port, head, [body[:9], body[9:]], pause=0.05)
 
 
-def test_expect_continue(serve):
+def test_expect_continue(serve: Start) -> None:
     running = serve()
     body = json.dumps(CHAT).encode()
     head = HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -83,13 +85,13 @@ def test_expect_continue(serve):
     assert b"200 OK" in data and b'"HELLO"' in data
 
 
-def test_content_type_is_not_asked_for(serve):
+def test_content_type_is_not_asked_for(serve: Start) -> None:
     with serve().client() as client:
         got = client.post("/v1/chat/completions", content=json.dumps(CHAT).encode())
         assert got.status_code == 200
 
 
-def test_body_bound(serve):
+def test_body_bound(serve: Start) -> None:
     running = serve(max_body_bytes=1000)
     with running.client() as client:
         big = {"messages": [{"role": "user", "content": "x" * 2000}]}
@@ -122,7 +124,7 @@ def test_body_bound(serve):
         json.dumps(CHAT).encode("utf-16"),
     ],
 )
-def test_bad_json(serve, body):
+def test_bad_json(serve: Start, body: bytes) -> None:
     with serve().client() as client:
         got = client.post("/v1/chat/completions", content=body)
         assert got.status_code == 400
@@ -133,7 +135,7 @@ def test_bad_json(serve, body):
         assert chat(client).status_code == 200
 
 
-def test_errors_of_the_router(serve):
+def test_errors_of_the_router(serve: Start) -> None:
     with serve().client() as client:
         for method, path, code in (
             ("GET", "/nowhere", 404),
@@ -145,10 +147,10 @@ def test_errors_of_the_router(serve):
             assert set(got.json()["error"]) == {"code", "message", "type", "param"}
 
 
-def test_unexpected_error_is_a_plain_500(serve):
+def test_unexpected_error_is_a_plain_500(serve: Start) -> None:
     running = serve()
 
-    def broken(_request, _sink):
+    def broken(request: Request, sink: Sink) -> None:
         raise ZeroDivisionError("secret")
 
     running.engine.submit = broken
@@ -162,9 +164,12 @@ def test_unexpected_error_is_a_plain_500(serve):
 # ------------------------------------------------------------------ keys
 
 
-def test_key_covers_everything_but_health(serve):
+def test_key_covers_everything_but_health(serve: Start) -> None:
     running = serve(api_keys=("first", "second"))
-    routes = [r.path.replace("{model_id:path}", "fake") for r in running.server.config.app.routes]
+    routes = [
+        r.path.replace("{model_id:path}", "fake")
+        for r in cast(Any, running.server.config.app).routes
+    ]
     assert "/v1/chat/completions" in routes and "/metrics" in routes
     with running.client() as client:
         for path in [*routes, "/nowhere", "//health", "/health/", "/v1", "/"]:
@@ -193,7 +198,7 @@ def test_key_covers_everything_but_health(serve):
             assert got.json()["error"]["type"] == "authentication_error"
 
 
-def test_cors(serve):
+def test_cors(serve: Start) -> None:
     preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     with serve(api_keys=("k",), allowed_origins=("https://a.example",)).client() as client:
         got = client.options("/v1/models", headers=preflight)
@@ -211,7 +216,7 @@ def test_cors(serve):
 # --------------------------------------------------------- life of a server
 
 
-def test_loading_then_ready(serve):
+def test_loading_then_ready(serve: Start) -> None:
     from gristmill.serve.state import Progress
 
     running = serve(load=False)
@@ -230,12 +235,12 @@ def test_loading_then_ready(serve):
         assert client.get("/v1/models").status_code == 503
         assert client.get("/version").status_code == 200
         assert client.get("/metrics").status_code == 200
-        attach(running.state, running.engine)
+        attach(running.state, fake_served(running.engine))
         assert client.get("/health").status_code == 200
         assert chat(client).status_code == 200
 
 
-def test_overload(serve):
+def test_overload(serve: Start) -> None:
     running = serve(FakeEngine(max_waiting=0))
     with running.client() as client:
         got = chat(client)
@@ -243,7 +248,7 @@ def test_overload(serve):
         assert got.json()["error"]["type"] == "unavailable_error"
 
 
-def test_drain_lets_answers_finish(serve):
+def test_drain_lets_answers_finish(serve: Start) -> None:
     running = serve(FakeEngine(step=0.05), shutdown_timeout=10)
     with ThreadPoolExecutor(2) as pool, running.client() as client:
         pending = pool.submit(chat, client)
@@ -258,7 +263,7 @@ def test_drain_lets_answers_finish(serve):
     assert not running.thread.is_alive()
 
 
-def test_drain_tells_the_rest(serve):
+def test_drain_tells_the_rest(serve: Start) -> None:
     running = serve(shutdown_timeout=0.2)
     with ThreadPoolExecutor(2) as pool, running.client() as one, running.client() as two:
         running.engine.hold.clear()
@@ -276,12 +281,12 @@ def test_drain_tells_the_rest(serve):
 # -------------------------------------------------------------- streaming
 
 
-def events(text):
+def events(text: str) -> Any:
     return [line[6:] for line in text.splitlines() if line.startswith("data: ")]
 
 
-def test_error_in_mid_stream(serve):
-    def script(request, index):
+def test_error_in_mid_stream(serve: Start) -> Any:
+    def script(request: Request, index: int) -> Any:
         return [*b"hello", *([46] * 100_000), EOS]
 
     running = serve(FakeEngine(step=0.002, script=script))
@@ -300,7 +305,7 @@ def test_error_in_mid_stream(serve):
     assert error["code"] == 500 and error["message"] == "the mill broke"
 
 
-def test_error_before_the_first_token_has_its_status(serve):
+def test_error_before_the_first_token_has_its_status(serve: Start) -> None:
     running = serve()
     running.engine.hold.clear()
     with ThreadPoolExecutor(1) as pool, running.client() as client:
@@ -310,7 +315,7 @@ def test_error_before_the_first_token_has_its_status(serve):
         assert pending.result().status_code == 500
 
 
-def test_keep_alive_comments(serve):
+def test_keep_alive_comments(serve: Start) -> None:
     running = serve()
     running.state.keep_alive = 0.05
     running.engine.hold.clear()
@@ -326,7 +331,7 @@ def test_keep_alive_comments(serve):
     assert rest[-2:] == ["data: [DONE]", ""]
 
 
-def test_continuous_usage(serve):
+def test_continuous_usage(serve: Start) -> None:
     with serve().client() as client:
         got = chat(
             client,
@@ -340,7 +345,7 @@ def test_continuous_usage(serve):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_disconnect_aborts(serve, stream):
+def test_disconnect_aborts(serve: Start, stream: bool) -> None:
     endless = FakeEngine(step=0.002, script=lambda request, index: [46] * 1_000_000)
     running = serve(endless)
     body = json.dumps({**CHAT, "stream": stream}).encode()
@@ -354,7 +359,7 @@ def test_disconnect_aborts(serve, stream):
     wait_for(lambda: not running.state.bridge.tickets)
 
 
-def test_disconnect_while_waiting_for_the_first_token(serve):
+def test_disconnect_while_waiting_for_the_first_token(serve: Start) -> None:
     running = serve()
     running.engine.hold.clear()
     body = json.dumps({**CHAT, "stream": True}).encode()
@@ -366,14 +371,15 @@ def test_disconnect_while_waiting_for_the_first_token(serve):
     wait_for(lambda: not running.state.bridge.tickets)
 
 
-def test_crowd_with_random_disconnects(serve):
-    def script(request, index):
+@pytest.mark.slow  # the same is done over the real engine
+def test_crowd_with_random_disconnects(serve: Start) -> Any:
+    def script(request: Request, index: int) -> Any:
         return [*b"word " * 20, EOS]
 
     running = serve(FakeEngine(step=0.002, script=script))
     finished = []
 
-    def one(number):
+    def one(number: int) -> None:
         dice = random.Random(number)
         leave = dice.random() < 0.5
         with (
@@ -399,13 +405,13 @@ def test_crowd_with_random_disconnects(serve):
     wait_for(lambda: not running.state.bridge.tickets)
 
 
-def test_same_request_id_twice(serve):
+def test_same_request_id_twice(serve: Start) -> None:
     with serve().client() as client, ThreadPoolExecutor(4) as pool:
         got = [pool.submit(chat, client, request_id="same") for _ in range(4)]
         assert {each.result().json()["id"] for each in got} == {"chatcmpl-same"}
 
 
-def test_idle_sleeps(serve):
+def test_idle_sleeps(serve: Start) -> None:
     """No timers: the server's thread is not woken when nothing happens."""
     running = serve()
     with running.client() as client:
@@ -413,22 +419,23 @@ def test_idle_sleeps(serve):
     time.sleep(0.3)
     before = time.process_time()
     woken = []
-    real = running.loop._run_once
-    running.loop._run_once = lambda: (woken.append(1), real())
+    loop = cast(Any, running.loop)
+    real = loop._run_once
+    loop._run_once = lambda: (woken.append(1), real())
     time.sleep(1.0)
     assert len(woken) <= 2
     assert time.process_time() - before < 0.2
     assert threading.active_count() < 20
 
 
-def test_date_header(serve):
+def test_date_header(serve: Start) -> None:
     with serve().client() as client:
         headers = client.get("/health").headers
         assert len(headers.get_list("date")) == 1 and headers["date"].endswith("GMT")
         assert "server" not in headers
 
 
-def test_metrics(serve):
+def test_metrics(serve: Start) -> None:
     with serve().client() as client:
         chat(client)
         chat(client, stream=True, max_tokens=2)
@@ -445,7 +452,7 @@ def test_metrics(serve):
         assert line in page.splitlines(), line
 
 
-def test_http_client_closes_cleanly(serve):
+def test_http_client_closes_cleanly(serve: Start) -> None:
     """A pipelined second request on a kept connection is answered too."""
     with serve().client() as client:
         for _ in range(3):

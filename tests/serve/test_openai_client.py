@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, cast
+
 import openai
 import pytest
 
+from tests.serve.conftest import Start
+
 
 @pytest.fixture
-def client(serve):
+def client(serve: Start) -> Iterator[Any]:
     running = serve()
     with openai.OpenAI(base_url=running.url + "/v1", api_key="x", max_retries=0) as made:
         yield made
 
 
-def ask(client, text, **more):
+def detail(error: openai.APIStatusError) -> dict[str, Any]:
+    """The error object of an answer."""
+    assert isinstance(error.body, dict)
+    return cast("dict[str, Any]", error.body)
+
+
+def ask(client: Any, text: str, **more: Any) -> Any:
     return client.chat.completions.create(
         model="fake", messages=[{"role": "user", "content": text}], **more
     )
 
 
-def test_chat(client):
+def test_chat(client: Any) -> None:
     got = ask(client, "hello é 🙂")
     assert got.choices[0].message.content == "HELLO É 🙂"
     assert got.choices[0].message.role == "assistant"
@@ -31,7 +42,7 @@ def test_chat(client):
     assert got.model == "fake"
 
 
-def test_chat_stream_equals_whole(client):
+def test_chat_stream_equals_whole(client: Any) -> None:
     text = "one two é 🙂 three"
     chunks = list(ask(client, text, stream=True, stream_options={"include_usage": True}))
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -47,7 +58,7 @@ def test_chat_stream_equals_whole(client):
     assert len({c.id for c in chunks}) == 1
 
 
-def test_length_and_n(client):
+def test_length_and_n(client: Any) -> None:
     got = ask(client, "abcdef", max_tokens=3, n=3)
     assert [c.message.content for c in got.choices] == ["ABC"] * 3
     assert [c.index for c in got.choices] == [0, 1, 2]
@@ -61,7 +72,7 @@ def test_length_and_n(client):
         assert [c.finish_reason for c in mine][-2:] == [None, "length"]
 
 
-def test_reasoning_both_names(client):
+def test_reasoning_both_names(client: Any) -> None:
     text = "why</think>because"
     more = {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}
     message = ask(client, text, **more).choices[0].message
@@ -77,7 +88,7 @@ def test_reasoning_both_names(client):
     assert not hasattr(raw.message, "reasoning")
 
 
-def test_logprobs(client):
+def test_logprobs(client: Any) -> None:
     got = ask(client, "é🙂", logprobs=True).choices[0].logprobs.content
     assert b"".join(bytes(each.bytes) for each in got) == "É🙂".encode()
     assert all(each.top_logprobs == [] for each in got)
@@ -89,10 +100,10 @@ def test_logprobs(client):
     assert b"".join(bytes(each.bytes) for each in entries) == "É".encode()
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "a", top_logprobs=3)
-    assert caught.value.body["param"] == "top_logprobs"
+    assert detail(caught.value)["param"] == "top_logprobs"
 
 
-def test_completions(client):
+def test_completions(client: Any) -> None:
     got = client.completions.create(model="fake", prompt="abc", echo=True, max_tokens=2)
     assert got.choices[0].text == "abcAB"
     got = client.completions.create(model="fake", prompt=["ab", "cd"], n=2)
@@ -109,7 +120,7 @@ def test_completions(client):
     assert [c.choices[0].finish_reason for c in stream][-2:] == [None, "stop"]
 
 
-def test_echo_with_logprobs(client):
+def test_echo_with_logprobs(client: Any) -> None:
     got = client.completions.create(
         model="fake", prompt="ab", echo=True, logprobs=1, max_tokens=1
     ).choices[0]
@@ -119,7 +130,7 @@ def test_echo_with_logprobs(client):
     assert got.logprobs.top_logprobs[1] == {"a": -2.0}
 
 
-def test_models(client):
+def test_models(client: Any) -> None:
     assert [m.id for m in client.models.list()] == ["fake", "alias"]
     assert client.models.retrieve("alias").max_model_len == 4096
     with pytest.raises(openai.NotFoundError, match="'fake', 'alias'"):
@@ -128,10 +139,10 @@ def test_models(client):
         client.completions.create(model="gpt-4", prompt="a")
 
 
-def test_context_error(client):
+def test_context_error(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "a" * 5000)
-    body = caught.value.body
+    body = detail(caught.value)
     assert body["type"] == "exceed_context_size_error"
     assert (body["n_prompt_tokens"], body["n_ctx"]) == (5001, 4096)
     assert body["param"] == "input_tokens" and body["code"] == 400

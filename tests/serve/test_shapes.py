@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from gristmill.serve.bridge import Bridge
 from gristmill.serve.openai import chat, completions
 from gristmill.serve.openai.run import Job
 from gristmill.serve.protocol import Prompt, Served
+from gristmill.serve.requests import Generation
 from gristmill.serve.state import State
 from gristmill.text import reasoning
 from gristmill.types import Delta, SamplingParams, Timings, TokenLogprob
@@ -23,7 +26,7 @@ PIECES = ["<think>", "</think>", "<th", "ink>", "</", "a", " ", "\n", "Ã©", "ðŸ™
 
 
 @st.composite
-def deltas(draw, count):
+def deltas(draw: Any, count: int) -> Any:
     """Deltas of ``count`` answers, in any order between answers."""
     left = {index: draw(st.lists(st.sampled_from(PIECES), max_size=8)) for index in range(count)}
     made = []
@@ -44,26 +47,26 @@ def deltas(draw, count):
 
 
 @pytest.fixture(scope="module")
-def state():
+def state() -> Iterator[Any]:
     loop = asyncio.new_event_loop()
     yield State(Options(), Bridge(loop))
     loop.close()
 
 
-def job(state, fields):
-    served = Served(("m",), None, FakeTokenizer(), None, CONTEXT, 0)
+def job(state: State, fields: Generation) -> Job:
+    served = Served(("m",), cast(Any, None), FakeTokenizer(), None, CONTEXT, 0)
     return Job(state, served, fields, "m", "id", [Prompt((1, 2, 3))], SamplingParams(), 0)
 
 
-def group(state, count, opened):
-    def parser():
+def group(state: State, count: int, opened: bool | None) -> Any:
+    def parser() -> Any:
         return None if opened is None else reasoning.parser("think", "<think>" * opened)
 
     answers = [Answer(index, 3, parser()) for index in range(count)]
     return Group(answers, {"r": 0}, state.metrics)
 
 
-def run(shape, state, count, opened, given_deltas):
+def run(shape: Any, state: State, count: int, opened: bool | None, given_deltas: Any) -> Any:
     streamed = group(state, count, opened)
     write = shape.writer(streamed)
     chunks = []
@@ -91,9 +94,11 @@ def run(shape, state, count, opened, given_deltas):
         }
     ),
 )
-def test_chat_stream_says_what_the_whole_does(state, data, count, opened, flags):
+def test_chat_stream_says_what_the_whole_does(
+    state: State, data: st.DataObject, count: int, opened: bool | None, flags: dict[str, Any]
+) -> None:
     fields = chat.ChatFields.parse({"messages": [{}], "n": count, **flags})
-    shape = chat._Shape(job(state, fields), fields)
+    shape = chat.ChatShape(job(state, fields), fields)
     chunks, whole = run(shape, state, count, opened, data.draw(deltas(count)))
     if flags["stream_options"]:
         last = chunks.pop()
@@ -124,10 +129,12 @@ def test_chat_stream_says_what_the_whole_does(state, data, count, opened, flags)
     echo=st.booleans(),
     logprobs=st.sampled_from([None, 0, 2]),
 )
-def test_completion_stream_says_what_the_whole_does(state, data, count, echo, logprobs):
+def test_completion_stream_says_what_the_whole_does(
+    state: State, data: st.DataObject, count: int, echo: bool, logprobs: int | None
+) -> None:
     body = {"prompt": "x", "n": count, "echo": echo, "logprobs": logprobs}
     fields = completions.CompletionFields.parse(body)
-    shape = completions._Shape(job(state, fields), fields)
+    shape = completions.CompletionShape(job(state, fields), fields)
     chunks, whole = run(shape, state, count, None, data.draw(deltas(count)))
     for index, plain in enumerate(whole["choices"]):
         mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]

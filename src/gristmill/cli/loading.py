@@ -57,7 +57,7 @@ def load_model(
     return loaded, serve_as(options, loaded, described, path)
 
 
-class _packing_bar:  # noqa: N801 - used like a function
+class _packing_bar:
     """Progress of the packing: told to HTTP always, drawn on a terminal if it takes a while."""
 
     def __init__(self, total: int, report: Report) -> None:

@@ -97,7 +97,7 @@ class Process:
             from gristmill.cli.loading import load_model
 
             loaded, served = load_model(self.options, self.backend, self._progress, self._failed)
-        except BaseException as error:  # noqa: BLE001 - whatever it is ends the process
+        except BaseException as error:
             self._opened.wait()
             self.loop.call_soon_threadsafe(self._cannot_start, error)
             return

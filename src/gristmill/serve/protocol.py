@@ -17,52 +17,99 @@ class HistogramView(Protocol):
     than bounds, for those above all. ``total`` is the sum of what was observed."""
 
     @property
-    def bounds(self) -> tuple[float, ...]: ...
+    def bounds(self) -> tuple[float, ...]:
+        """Upper bounds, ascending."""
+        ...
+
     @property
-    def counts(self) -> tuple[int, ...]: ...
+    def counts(self) -> tuple[int, ...]:
+        """Observations, not cumulative."""
+        ...
+
     @property
-    def total(self) -> float: ...
+    def total(self) -> float:
+        """Sum of what was observed."""
+        ...
 
 
 class EngineStats(Protocol):
     """A snapshot of the engine's counters. The metrics page shows what more it tells."""
 
     @property
-    def running(self) -> int: ...
+    def running(self) -> int:
+        """Answers being computed."""
+        ...
+
     @property
-    def waiting(self) -> int: ...
+    def waiting(self) -> int:
+        """Answers in line."""
+        ...
 
 
 class Engine(Protocol):
     """The engine's four methods. ``submit`` raises RequestError, ContextError, OverloadError."""
 
-    def submit(self, request: Request, sink: Sink) -> None: ...
-    def abort(self, request_id: str) -> None: ...
-    def stats(self) -> EngineStats: ...
-    def close(self) -> None: ...
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Queue a request."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Stop it within a step; unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """A snapshot."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. ``piece`` is exactly the bytes a token stands for;
-    ``hidden`` tells those that texts leave out; ``at_least`` is a lower bound of a text's
-    tokens, in no time."""
+    """Text to ids and back."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Ids go from 0 to one less."""
+        ...
+
     @property
-    def eos_ids(self) -> frozenset[int]: ...
-    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str: ...
-    def piece(self, token: int) -> bytes: ...
-    def hidden(self, token: int) -> bool: ...
-    def at_least(self, text: str) -> int: ...
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        ...
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Text to ids."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Ids to text."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The exact bytes a token stands for; none beyond the vocabulary."""
+        ...
+
+    def hidden(self, token: int) -> bool:
+        """Whether texts leave it out."""
+        ...
+
+    def at_least(self, text: str) -> int:
+        """A lower bound of a text's tokens, in no time."""
+        ...
 
 
 class ReasoningParser(Protocol):
     """Splits an answer, fed piece by piece, into reasoning and content."""
 
-    def push(self, text: str, /) -> tuple[str, str]: ...
-    def flush(self) -> tuple[str, str]: ...
+    def push(self, text: str, /) -> tuple[str, str]:
+        """(reasoning, content) that ``text`` has added."""
+        ...
+
+    def flush(self) -> tuple[str, str]:
+        """What was held back, at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,11 +134,11 @@ async def chat_completions(http: HttpRequest) -> Response:
     prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
     prompt = Prompt(truncate(prompt.ids, fields, served.context), prompt.reasoning)
     job = Job(state, served, fields, model, new_id("chatcmpl", fields), [prompt], chosen, now())
-    shape = _Shape(job, fields)
+    shape = ChatShape(job, fields)
     return await reply(http, job, shape.writer, shape.whole, shape.ending)
 
 
-class _Shape:
+class ChatShape:
     """Makes the bodies and chunks of one chat."""
 
     def __init__(self, job: Job, fields: ChatFields) -> None:

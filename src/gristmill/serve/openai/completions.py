@@ -114,11 +114,11 @@ async def completions(http: HttpRequest) -> Response:
     ids = await state.in_worker(tokenise, fields.prompt)
     made = [Prompt(truncate(each, fields, served.context)) for each in ids]
     job = Job(state, served, fields, model, new_id("cmpl", fields), made, chosen, now())
-    shape = _Shape(job, fields)
+    shape = CompletionShape(job, fields)
     return await reply(http, job, shape.writer, shape.whole, shape.ending)
 
 
-class _Shape:
+class CompletionShape:
     """Makes the bodies and chunks of one completion."""
 
     def __init__(self, job: Job, fields: CompletionFields) -> None:
