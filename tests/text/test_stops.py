@@ -64,6 +64,10 @@ def test_one_stop_is_the_beginning_of_another() -> None:
     assert run(("ab", "abc"), ["x", "a", "b", "c"]) == ("x", "ab")
 
 
+def test_two_stops_that_end_together() -> None:
+    assert run(("b", "ab"), ["x", "ab"]) == run(("ab", "b"), ["xab"]) == ("x", "ab")
+
+
 def test_only_what_may_match_is_held() -> None:
     matcher = StopMatcher(("stop",))
     assert matcher.push("a s") == ("a ", None)

@@ -207,6 +207,7 @@ DOUBLED = (
     "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
 )
 ENDLESS = [
+    "{% set r = range(99999) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'xxxxx' }}{% endfor %}{% endfor %}",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",

@@ -38,10 +38,10 @@ class Markup:
         known = [text for text in dict.fromkeys(texts) if not _KEPT.issuperset(text)]
         self.chars = sorted({char for text in known for char in text} - _KEPT)
         self._longest = max(map(len, known), default=0)
-        self._sets = {
-            keep: self._prepare([t for t in known if not (keep and t in _REASONING_TAGS)])
-            for keep in (False, True)
-        }
+        strict = self._prepare(known)
+        self._sets = {False: strict, True: strict}
+        if not set(_REASONING_TAGS).isdisjoint(known):
+            self._sets[True] = self._prepare([t for t in known if t not in _REASONING_TAGS])
 
         self._joined = "\0".join(known)
 

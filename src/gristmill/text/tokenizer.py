@@ -158,18 +158,13 @@ class Tokenizer:
         out: list[int] = []
         if add_special and vocab_.add_bos and vocab_.bos is not None:
             out.append(vocab_.bos)
-        after_special = True
         for i, part in enumerate(parts):
             if isinstance(part, int):
                 out.append(part)
-                after_special = True
                 continue
             part = self._stripped(parts, i)
-            if prefix and after_special:
-                part = " " + part
-            if part:
-                out += self._plain(part)
-                after_special = False
+            if part:  # plain text begins the whole or follows a special token
+                out += self._plain(" " + part if prefix else part)
         if add_special:
             out += self._tail()
         return out
