@@ -42,6 +42,7 @@ Pool::~Pool() {
 }
 
 void Pool::run(const std::function<void(const Worker&)>& region) {
+  std::lock_guard<std::mutex> turn(turn_);
   region_ = &region;
   if (count_ > 1) {
     epoch_.fetch_add(1, std::memory_order_release);

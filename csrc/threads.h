@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -36,7 +37,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   int threads() const { return count_; }
-  // Runs `region` on every worker, the caller being worker 0; returns when all are done.
+  // Runs `region` on every worker, the caller being worker 0; returns when all are done. Another
+  // thread that calls waits for its turn.
   void run(const std::function<void(const Worker&)>& region);
 
  private:
@@ -44,6 +46,7 @@ class Pool {
   void barrier();
   void loop(int id);
   const int count_;
+  std::mutex turn_;
   const std::function<void(const Worker&)>* region_ = nullptr;
   alignas(64) std::atomic<uint32_t> epoch_{0};
   alignas(64) std::atomic<int> arrived_{0};

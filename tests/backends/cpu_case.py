@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ Forward = Callable[[Ops, Mapping[str, Weight]], X]
 
 
 @contextmanager
-def opened(threads: int = 2) -> Iterator[CpuBackend]:
+def opened(threads: int = 2) -> Generator[CpuBackend]:
     """A CPU back end on the current level, closed afterwards."""
     backend = CpuBackend(threads)
     try:
@@ -118,7 +118,14 @@ class Pair:
             self._poison(len(every) * BLOCK_TOKENS, 1, every)
 
     @staticmethod
-    def _compile(backend, forward: Forward, tensors, states, kv: str, **options):
+    def _compile(
+        backend: CpuBackend | ReferenceBackend,
+        forward: Forward,
+        tensors: Mapping[str, RawTensor],
+        states: Sequence[StateSpec],
+        kv: str,
+        **options: bool,
+    ) -> tuple[Any, Any]:
         weights = {name: backend.pack(wanted(t), tensors) for name, t in tensors.items()}
         memory = backend.memory(states, kv)
         return backend.compile(lambda ops: forward(ops, weights), memory, **options), memory

@@ -196,6 +196,7 @@ def test_workers_do_not_meet(level: str) -> None:
 SMOLLM2 = "smollm2-135m-q4_1.gguf"
 
 
+@pytest.mark.slow
 def test_one_order_on_a_real_model(best: str) -> None:
     folder = os.environ.get("GRISTMILL_TEST_MODELS")
     if not folder or not (Path(folder) / SMOLLM2).exists():

@@ -281,16 +281,17 @@ def attend(
     heads: int,
     kv: tuple[str, str] = ("f32", "f32"),
     tolerance: float = 3e-6,
-    **options: Any,
+    softcap: float = 0.0,
+    sinks: bool = False,
 ) -> None:
     """Prompts, chunks and single tokens of four sequences against the reference."""
     widths = (heads * spec.head_dim, *[spec.kv_heads * spec.head_dim] * 2)
-    sinks = options.pop("sinks", False)
 
     def forward(ops: Ops, w: Weights) -> X:
         q, k, v = ops.split(ops.embed(w["x"]), *widths)
-        extra = {"sinks": w["sinks"]} if sinks else {}
-        return ops.attention(q, k, v, 0, scale=spec.head_dim**-0.5, **options, **extra)
+        extra = w["sinks"] if sinks else None
+        scale = spec.head_dim**-0.5
+        return ops.attention(q, k, v, 0, scale=scale, softcap=softcap, sinks=extra)
 
     rng = np.random.default_rng(heads)
     rows = rng.normal(0, 1.5, (64, sum(widths))).astype(np.float32)
