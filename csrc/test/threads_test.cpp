@@ -18,6 +18,17 @@ constexpr int kCounts[] = {1, 2, 3, 8};
 
 int rounds(int full) { return test::quick ? full / 10 : full; }
 
+// A barrier takes microseconds on free cores and tens of milliseconds on crowded ones, where
+// a few rounds must do.
+class Budget {
+ public:
+  bool spent() const { return std::chrono::steady_clock::now() > end_; }
+
+ private:
+  std::chrono::steady_clock::time_point end_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(2);
+};
+
 void shares() {
   for (int count : {1, 2, 3, 7, 16})
     for (int64_t n : {0, 1, 5, 16, 17, 1000, 4097})
@@ -40,7 +51,8 @@ void regions() {
     Pool pool(count);
     expect(pool.threads() == count, "threads() of %d", count);
     std::vector<int> seen(static_cast<size_t>(count) * 16);  // a cache line each
-    for (int round = 1; round <= rounds(1000); round++) {
+    Budget budget;
+    for (int round = 1; round <= rounds(1000) && !budget.spent(); round++) {
       pool.run([&](const Worker& w) { seen[static_cast<size_t>(w.id) * 16] += w.count; });
       for (int id = 0; id < count; id++)
         expect(seen[static_cast<size_t>(id) * 16] == round * count, "worker %d of %d missed %d", id,
@@ -57,8 +69,9 @@ void barriers() {
   for (int count : kCounts) {
     Pool pool(count);
     std::vector<int> a(static_cast<size_t>(count)), b(a.size());
-    const int phases = rounds(500);
-    for (int round = 0; round < 4; round++) {
+    const int phases = 20;
+    Budget budget;
+    for (int round = 0; round < rounds(100) && !budget.spent(); round++) {
       std::atomic<int> wrong{0};
       pool.run([&](const Worker& w) {
         auto me = static_cast<size_t>(w.id), neighbour = static_cast<size_t>((w.id + 1) % w.count);
@@ -79,7 +92,8 @@ void barriers() {
 void late() {
   Pool pool(3);
   std::atomic<int> sum{0};
-  for (int round = 0; round < rounds(60); round++)
+  Budget budget;
+  for (int round = 0; round < rounds(60) && !budget.spent(); round++)
     pool.run([&](const Worker& w) {
       if (w.id == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       sum += 1;
@@ -94,8 +108,9 @@ void wakeups() {
   Pool pool(4);
   test::Random random(1);
   std::atomic<int> sum{0};
-  const int count = rounds(2000);
-  for (int round = 0; round < count; round++) {
+  Budget budget;
+  int count = 0;
+  for (; count < rounds(2000) && !budget.spent(); count++) {
     pool.run([&](const Worker&) { sum.fetch_add(1, std::memory_order_relaxed); });
     volatile int x = 0;
     for (int i = random.below(1 << random.below(15)); i > 0; i--) x = x + 1;
@@ -104,7 +119,8 @@ void wakeups() {
 }
 
 void lifetimes() {
-  for (int round = 0; round < rounds(200); round++) {
+  Budget budget;
+  for (int round = 0; round < rounds(200) && !budget.spent(); round++) {
     Pool pool(1 + round % 5);
     if (round % 3) pool.run([](const Worker& w) { w.barrier(); });
   }

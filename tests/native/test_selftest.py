@@ -36,6 +36,9 @@ LEAST = {"neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max"} | dict.f
 
 TIMEOUT = 240.0
 
+# The first tests wait for their programs to be compiled.
+pytestmark = pytest.mark.timeout(1200)
+
 
 def missing(reason: str) -> None:
     """Skip, or fail where everything must run."""
