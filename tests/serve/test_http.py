@@ -359,6 +359,24 @@ def test_disconnect_aborts(serve: Start, stream: bool) -> None:
     wait_for(lambda: not running.state.bridge.tickets)
 
 
+def test_disconnect_in_the_middle_of_a_request(
+    serve: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve()
+    for part in (b"", b'{"messages": '):
+        sock = socket.create_connection(("127.0.0.1", running.port))
+        sock.sendall(HEAD + b"Content-Length: 500\r\n\r\n" + part)
+        time.sleep(0.05)
+        sock.close()
+    sock = socket.create_connection(("127.0.0.1", running.port))
+    sock.sendall(b"not http at all\r\n\r\n")
+    assert b" 400 " in sock.recv(1000)
+    sock.close()
+    with running.client() as client:
+        assert chat(client).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_disconnect_while_waiting_for_the_first_token(serve: Start) -> None:
     running = serve()
     running.engine.hold.clear()

@@ -7,6 +7,7 @@ import logging
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -115,6 +116,8 @@ class Unexpected:
 
         try:
             await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            return  # in the middle of its own request: nobody is left to answer
         except Exception as error:
             log.exception("unexpected error in %s", scope.get("path"))
             if begun or scope["type"] != "http":
