@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vocabularies import CONTROL, USER, bpe, sentencepiece
 
 from gristmill.errors import RequestError
 from gristmill.files.gguf import open_gguf
@@ -19,6 +18,7 @@ from gristmill.text.chat import CHATML
 from gristmill.text.masking import Markup, Mask
 from gristmill.text.messages import normalize
 from gristmill.text.template import ChatTemplate
+from tests.text.vocabularies import CONTROL, USER, bpe, sentencepiece
 
 SPECIAL = {
     "<|im_start|>": CONTROL, "<|im_end|>": CONTROL, "<|endoftext|>": CONTROL, "<think>": USER,

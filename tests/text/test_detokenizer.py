@@ -6,10 +6,10 @@ import time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vocabularies import CONTROL, USER, bpe, sentencepiece
 
 from gristmill.text.detokenizer import Detokenizer
 from gristmill.text.tokenizer import Tokenizer
+from tests.text.vocabularies import CONTROL, USER, bpe, sentencepiece
 
 BPE = Tokenizer.from_gguf(bpe(["h e", "Ġ w"], {"<|im_end|>": CONTROL, "<think>": USER}))
 SPM = Tokenizer.from_gguf(sentencepiece({"\u2581": -1.0, "\u2581a": -2.0, "a": -3.0, "é": -4.0}))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vocabularies import CONTROL, NORMAL, UNUSED, USER, bpe, sentencepiece
 
 from gristmill.errors import FormatError, GristmillError, RequestError, UnsupportedError
 from gristmill.files.gguf import open_gguf
 from gristmill.text.pretokenizers import NAMES
 from gristmill.text.tokenizer import Tokenizer
 from gristmill.text.vocab import TokenType
+from tests.text.vocabularies import CONTROL, NORMAL, UNUSED, USER, bpe, sentencepiece
 
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "Ġwor l", "Ġworl d"]
 SPECIAL = {
