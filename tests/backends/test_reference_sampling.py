@@ -50,7 +50,7 @@ def draw(
 def support(logits: F32, **params: Any) -> set[int]:
     """The tokens that can be chosen at all, by the truncation itself."""
     ids = np.lexsort((np.arange(len(logits)), -logits))
-    kept, _ = sampling._truncate(ids, logits[ids].astype(np.float64), SamplingParams(**params))
+    kept, _ = sampling.truncate(ids, logits[ids].astype(np.float64), SamplingParams(**params))
     return set(kept.tolist())
 
 
@@ -152,7 +152,12 @@ def test_the_same_tokens_survive_as_with_transformers(seed: int, params: dict[st
 def test_extreme_parameters_leave_a_token(
     seed: int, temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float
 ) -> None:
-    params = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    params: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+    }
     kept = support(row(seed), **params, typical_p=typical_p)
     assert kept
     greedy = int(row(seed).argmax())
@@ -209,7 +214,7 @@ def test_repetition_penalty_as_transformers() -> None:
     ids = torch.tensor([history])
     want = hf.RepetitionPenaltyLogitsProcessor(1.4)(ids, torch.from_numpy(logits)[None].double())[0]
     chooser = sampling.ReferenceChooser(SamplingParams(repetition_penalty=1.4), 0, VOCAB, history)
-    got = sampling._penalised(logits.astype(np.float64), chooser)
+    got = sampling.penalised(logits.astype(np.float64), chooser)
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-12)
 
 
@@ -224,7 +229,7 @@ def test_penalties_look_back_so_far(last: int) -> None:
     seen = history if last < 0 else history[max(0, 5 - last) :]
     for token, count in Counter(seen).items():
         want[token] -= 0.7 + 0.25 * count
-    np.testing.assert_allclose(sampling._penalised(logits, chooser), want, rtol=1e-12)
+    np.testing.assert_allclose(sampling.penalised(logits, chooser), want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class Runner:
         self.tables: dict[int, list[list[int]]] = {}
         self.past: dict[int, int] = {}
 
-    def step(self, spans: dict[int, Sequence[int]], all_rows: bool = True) -> list[F32]:
+    def step(self, spans: Mapping[int, Sequence[int]], all_rows: bool = True) -> list[F32]:
         """Feed each sequence (by its number) its next tokens; logits [rows, vocab] of each."""
         ids: list[int] = []
         positions: list[int] = []

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import xllamacpp
+import xllamacpp  # pyright: ignore[reportMissingImports]
 
 CHUNK = 128
 """Tokens decoded at once; their logits are all in memory."""

@@ -31,7 +31,16 @@ COMMON: dict[str, Any] = {
     "max_position_embeddings": 512,
     "pad_token_id": 0,
 }
-GEMMA = COMMON | {"head_dim": 8, "query_pre_attn_scalar": 8, "num_key_value_heads": 1}
+
+
+def gemma3(layers: int, window: int) -> transformers.Gemma3TextConfig:
+    """One key head for four query heads of 8 features."""
+    values = dict(COMMON)
+    values.update(head_dim=8, query_pre_attn_scalar=8, num_key_value_heads=1)
+    values.update(num_hidden_layers=layers, sliding_window=window)
+    return transformers.Gemma3TextConfig(**values)
+
+
 CONFIGS = {
     "tiny-llama": transformers.LlamaConfig(
         **COMMON,
@@ -48,12 +57,8 @@ CONFIGS = {
     ),
     "tiny-qwen2": transformers.Qwen2Config(**COMMON),
     "tiny-qwen3": transformers.Qwen3Config(**COMMON, head_dim=10, tie_word_embeddings=True),
-    "tiny-gemma3": transformers.Gemma3TextConfig(
-        **GEMMA | {"num_hidden_layers": 6}, sliding_window=9
-    ),
-    "tiny-gemma3-window": transformers.Gemma3TextConfig(
-        **GEMMA | {"num_hidden_layers": 1}, sliding_window=8
-    ),
+    "tiny-gemma3": gemma3(layers=6, window=9),
+    "tiny-gemma3-window": gemma3(layers=1, window=8),
 }
 
 

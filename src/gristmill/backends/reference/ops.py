@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gristmill.backends.ops import Batch, Rope, Weight, X
 from gristmill.backends.reference.state import F64, ReferenceMemory
-from gristmill.types import Window
+from gristmill.types import Slot, Window
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -147,7 +147,9 @@ class ReferenceOps:
         spec = self._memory.spec(layer)
         table = self._batch.tables[self._memory.group(layer)]
         queries, keys, values = _values(q), _values(k), _values(v)
-        head_dim, kv_heads = keys.shape[1] // spec.kv_heads, spec.kv_heads  # type: ignore[union-attr]
+        if isinstance(spec, Slot):
+            raise TypeError(f"layer {layer} was not declared as attention")
+        head_dim, kv_heads = spec.head_dim, spec.kv_heads
         window = spec.window if isinstance(spec, Window) else None
         result = np.empty_like(queries)
         for sequence, (row, rows, past) in enumerate(self._batch.spans.tolist()):
@@ -159,8 +161,7 @@ class ReferenceOps:
             )
             first = 0 if window is None else max(0, past - window + 1)
             seen_k, seen_v = self._memory.read(layer, blocks, first, past + rows)
-            at = np.arange(past, past + rows)[:, None] - np.arange(first, past + rows)[None]
-            hidden = (at < 0) if window is None else (at < 0) | (at >= window)
+            hidden = _hidden(past, rows, first, window)
             result[here] = _attend(
                 queries[here].reshape(rows, -1, head_dim),
                 seen_k,
@@ -203,6 +204,14 @@ class ReferenceOps:
     def outputs(self, x: X) -> Values:
         """Only the rows whose logits are wanted, in that order."""
         return Values(_values(x)[self._batch.outputs])
+
+
+def _hidden(past: int, rows: int, first: int, window: int | None) -> npt.NDArray[np.bool_]:
+    """[rows, seen]: which of the tokens ``first``… each row may not see."""
+    here = np.arange(past, past + rows, dtype=np.int64).reshape(-1, 1)
+    there = np.arange(first, past + rows, dtype=np.int64).reshape(1, -1)
+    distance = np.subtract(here, there)
+    return (distance < 0) | (distance >= (window or past + rows))
 
 
 def _attend(

@@ -107,13 +107,13 @@ def choose(
         raise EngineError("The model's logits are not finite numbers.")
     params = chooser.params
     allowed = _allowed(len(raw), params, banned, mask)
-    logits = _penalised(raw, chooser)
+    logits = penalised(raw, chooser)
     ids = np.flatnonzero(allowed)
     ids = ids[np.lexsort((ids, -logits[ids]))]
     if params.temperature == 0:
         token = int(ids[0])
     else:
-        ids, weights = _truncate(ids, logits[ids], params)
+        ids, weights = truncate(ids, logits[ids], params)
         token = _draw(ids, weights, uniform(chooser.seed, chooser.accepted))
     if params.logprobs is None:
         return Choice(token, 0.0, ())
@@ -148,7 +148,7 @@ def _allowed(
     return masked if masked.any() else np.ones(vocab, np.bool_)
 
 
-def _penalised(raw: F64, chooser: ReferenceChooser) -> F64:
+def penalised(raw: F64, chooser: ReferenceChooser) -> F64:
     """Steps 2 and 3."""
     params = chooser.params
     logits = raw.copy()
@@ -166,7 +166,7 @@ def _penalised(raw: F64, chooser: ReferenceChooser) -> F64:
     return logits
 
 
-def _truncate(
+def truncate(
     ids: npt.NDArray[np.intp], logits: F64, params: SamplingParams
 ) -> tuple[npt.NDArray[np.intp], F64]:
     """Steps 5 and 6: the candidates left, sorted, and their weights."""
@@ -198,5 +198,6 @@ def _run(p: F64, threshold: float) -> int:
 
 def _draw(ids: npt.NDArray[np.intp], weights: F64, u: float) -> int:
     """Step 7."""
-    sums = np.cumsum(weights)
-    return int(ids[min(int(np.searchsorted(sums, u * sums[-1], side="right")), len(ids) - 1)])
+    sums: F64 = np.cumsum(weights)
+    first = int(np.searchsorted(sums, u * float(sums[-1]), side="right"))
+    return ids.tolist()[min(first, len(ids) - 1)]
