@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "check.h"
@@ -131,21 +132,21 @@ void reductions() {
 void tails() {
   for (int n = 0; n <= kLanes; n++) {
     // Exactly n floats on the heap: reading or writing one more is caught by the sanitizer.
-    std::vector<float> source(static_cast<size_t>(n));
-    for (int i = 0; i < n; i++) source[static_cast<size_t>(i)] = 1.5f + float(i);
+    std::unique_ptr<float[]> source(new float[static_cast<size_t>(n)]);
+    for (int i = 0; i < n; i++) source[i] = 1.5f + float(i);
     float got[kMost];
-    isa::store(got, isa::load_n(source.data(), n));
+    isa::store(got, isa::load_n(source.get(), n));
     for (int i = 0; i < kLanes; i++)
       expect(got[i] == (i < n ? 1.5f + float(i) : 0.0f), "load_n(%d)[%d] = %g", n, i,
              double(got[i]));
-    std::vector<float> target(static_cast<size_t>(n));
+    std::unique_ptr<float[]> target(new float[static_cast<size_t>(n)]);
     float guarded[kMost + 2];
     std::fill(guarded, guarded + kMost + 2, -7.0f);
-    isa::store_n(target.data(), isa::load(got), n);
+    isa::store_n(target.get(), isa::load(got), n);
     isa::store_n(guarded, isa::load(got), n);
     for (int i = 0; i < kMost + 2; i++)
       expect(guarded[i] == (i < n ? got[i] : -7.0f), "store_n(%d)[%d]", n, i);
-    expect(target == source, "store_n(%d)", n);
+    expect(std::equal(target.get(), target.get() + n, source.get()), "store_n(%d)", n);
   }
 }
 

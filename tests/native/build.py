@@ -65,7 +65,7 @@ class Program:
         return platform.machine() if self.level == "scalar" else "x86_64"
 
 
-def tests() -> tuple[str, ...]:
+def self_tests() -> tuple[str, ...]:
     """The self-tests there are."""
     return tuple(sorted(p.stem for p in (CSRC / "test").glob("*_test.cpp")))
 

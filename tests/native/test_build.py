@@ -22,7 +22,7 @@ def test_no_level_is_tuned_to_the_builder() -> None:
 def test_every_kernel_is_in_the_extension() -> None:
     """A source that a self-test links is one that is shipped."""
     listed = (build.ROOT / "CMakeLists.txt").read_text()
-    for test in build.tests():
+    for test in build.self_tests():
         for source in build.sources(test)[1:]:
             assert source.relative_to(build.ROOT).as_posix() in listed
             assert source.exists()

@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.build import ARM_LEVELS, X86_LEVELS, Builder, MissingToolError, Program, tests
+from tests.native.build import (
+    ARM_LEVELS,
+    X86_LEVELS,
+    Builder,
+    MissingToolError,
+    Program,
+    self_tests,
+)
 
 HOST = platform.machine()
 HOST_LEVELS = ("scalar", *ARM_LEVELS) if HOST == "aarch64" else X86_LEVELS
@@ -100,7 +107,7 @@ def host_levels(detect: Path) -> tuple[str, ...]:
 
 def programs(chosen: Sequence[str], variant: str = "plain") -> list[Program]:
     """Every self-test for these levels."""
-    return [Program(test, level, variant) for level in chosen for test in tests()]
+    return [Program(test, level, variant) for level in chosen for test in self_tests()]
 
 
 def label(value: object) -> str | None:
