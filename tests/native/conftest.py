@@ -11,6 +11,7 @@ from tests.native.build import Builder, Program
 def builder(request: pytest.FixtureRequest) -> Builder:
     """One builder, busy from the first native test on."""
     made = Builder()
+    made.submit(Program("detect", "scalar"))  # every native test asks it first
     for item in request.session.items:
         if isinstance(item, pytest.Function) and "builder" in item.fixturenames:
             for value in getattr(getattr(item, "callspec", None), "params", {}).values():
