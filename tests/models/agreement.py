@@ -27,7 +27,17 @@ from .runner import Runner
 GOLDEN = Path(__file__).parent.parent / "golden" / "models"
 
 MIN_TOP1, MAX_KL, MAX_PERPLEXITY = 0.98, 0.01, 0.005
-"""What a back end must reach on a real model: see the first issue's section "correct means"."""
+"""What a back end must reach on a real model.
+
+On this text no one can reach the first on small models: llama.cpp with f16 KV and flash attention
+and llama.cpp with f32 KV and without share only 95.7 % (SmolLM2), 95.1 % (Gemma 3 270M) and
+98.0 % (Qwen2.5 0.5B) of their best tokens, since near ties are decided by rounding. So the bar
+is the lower of 98 % and what llama.cpp shares with itself, less ``NOISE``; and perplexity may be
+near that of either.
+"""
+
+NOISE = 0.005
+"""About the standard error of a share of 96 % in 2,000 tokens."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,24 @@ class Agreement:
     """Of the text, by the back end."""
     expected_perplexity: float
     """Of the text, by llama.cpp."""
+    exact_perplexity: float
+    """Of the text, by llama.cpp with f32 KV and no flash attention."""
     worst_kl: float
 
     @property
     def perplexity_off(self) -> float:
-        """Relative difference of the perplexities."""
-        return abs(self.perplexity / self.expected_perplexity - 1)
+        """Relative difference of the perplexities, from the nearer of llama.cpp's two."""
+        both = (self.expected_perplexity, self.exact_perplexity)
+        return min(abs(self.perplexity / theirs - 1) for theirs in both)
+
+    @property
+    def reached(self) -> bool:
+        """Whether all three bars are met."""
+        return (
+            self.top1 >= min(MIN_TOP1, self.settled) - NOISE
+            and self.kl <= MAX_KL
+            and self.perplexity_off <= MAX_PERPLEXITY
+        )
 
     def __str__(self) -> str:
         off = self.perplexity / self.expected_perplexity - 1
@@ -61,7 +83,7 @@ class Agreement:
             f"{self.tokens} tokens: top-1 {self.top1:.2%} "
             f"({self.top1_settled:.2%} of the {self.settled:.2%} settled), KL mean {self.kl:.5f} "
             f"max {self.worst_kl:.4f}, perplexity {self.perplexity:.4f} against "
-            f"{self.expected_perplexity:.4f} ({off:+.3%})"
+            f"{self.expected_perplexity:.4f} ({off:+.3%}; with f32 KV {self.exact_perplexity:.4f})"
         )
 
 
@@ -132,6 +154,7 @@ def agreement(
         float(kl.mean()),
         float(np.exp(-np.concatenate(following).mean())),
         float(np.exp(-golden["next_logprobs"][: done - 1].astype(np.float64).mean())),
+        float(np.exp(-golden["exact_next_logprobs"][: done - 1].astype(np.float64).mean())),
         float(kl.max()),
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from gristmill.backends.ops import Backend
 
-from .agreement import GOLDEN, MAX_KL, MAX_PERPLEXITY, MIN_TOP1, agreement, divergences
+from .agreement import GOLDEN, MAX_KL, agreement, divergences
 from .runner import open_backend
 
 SMOLLM2 = "smollm2-135m-q4_1"
@@ -37,9 +37,7 @@ def test_cpu_meets_the_bars(name: str) -> None:
     found = agreement(backend, path, GOLDEN / f"{name}.npz")
     backend.close()
     assert found.tokens >= 2000
-    assert found.top1 >= MIN_TOP1, found
-    assert found.kl <= MAX_KL, found
-    assert found.perplexity_off <= MAX_PERPLEXITY, found
+    assert found.reached, found
 
 
 def test_the_first_tokens_of_smollm2(backend: Backend, backend_name: str) -> None:

@@ -12,10 +12,11 @@ token fed as it stands (teacher forcing), everything else at llama.cpp's default
 
 OUT.npz: ``ids`` int32 [T]; ``top_ids`` uint16 or uint32 [T, top] and ``top_logprobs`` float16
 [T, top], the best after each token, best first; ``next_logprobs`` float32 [T − 1], of the token
-that follows; ``exact_top`` [T], the best token when llama.cpp runs with f32 KV and without flash
-attention: where it differs, llama.cpp does not agree with itself, and a near tie is decided by
-rounding; ``source`` text: versions and model. Log-probabilities are natural logs, float64
-sums over the whole vocabulary.
+that follows; ``exact_top`` [T] and ``exact_next_logprobs`` [T − 1], the best token and the next
+one's log-probability when llama.cpp runs with f32 KV and without flash attention: where the best
+differs, llama.cpp does not agree with itself, and a near tie is decided by rounding; ``source``
+text: versions and model. Log-probabilities are natural logs, of float64 sums over the whole
+vocabulary.
 """
 
 from __future__ import annotations
@@ -192,7 +193,12 @@ def main() -> None:
         following.append(rows[np.arange(len(after)), after])
     llama.close()
     llama = LlamaCpp(args.model, args.threads, exact=True)
-    exact = np.concatenate([rows.argmax(-1) for _, rows in llama.logprobs(ids)])
+    exact_top: list[np.ndarray] = []
+    exact_following: list[np.ndarray] = []
+    for start, rows in llama.logprobs(ids):
+        exact_top.append(rows.argmax(-1))
+        after = ids[start + 1 : start + 1 + len(rows)]
+        exact_following.append(rows[np.arange(len(after)), after])
     small = np.uint16 if llama.n_vocab < 65536 else np.uint32
     digest = hashlib.sha256(args.model.read_bytes()).hexdigest()
     version = importlib.metadata.version("xllamacpp")
@@ -200,9 +206,10 @@ def main() -> None:
         args.out,
         ids=np.array(ids, np.int32),
         top_ids=np.concatenate(top_ids).astype(small),
-        exact_top=exact.astype(small),
+        exact_top=np.concatenate(exact_top).astype(small),
         top_logprobs=np.concatenate(top).astype(np.float16),
         next_logprobs=np.concatenate(following).astype(np.float32),
+        exact_next_logprobs=np.concatenate(exact_following).astype(np.float32),
         source=f"xllamacpp {version}, {args.model.name}, sha256 {digest}",
     )
     print(len(ids), "tokens, perplexity", np.exp(-np.concatenate(following).mean()))
