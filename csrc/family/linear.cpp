@@ -19,13 +19,6 @@ const TileFn* table_of(CodecId id) {
   return with_codec(id, []<class C>() { return tile_table<C>(); });
 }
 
-// Tiles taken at a time: at least four turns per worker, at most what the cache holds.
-int group_tiles(const Segment& s, int workers) {
-  int by_cache = int(kGroupBytes / s.tile_bytes);
-  int by_workers = s.tiles() / (workers * 4);
-  return std::max(1, std::min(by_cache, by_workers));
-}
-
 void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
   Act act = s.act();
   const TileFn* table = table_of(s.codec);
@@ -46,21 +39,31 @@ void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
   }
 }
 
+// Claims the next tiles [begin, end) of `total`: a share of what is left, so that a worker reads
+// long runs of memory and yet none waits long for the last one.
+bool claim(std::atomic<int>* counter, int total, int workers, int& begin, int& end) {
+  begin = counter->load(std::memory_order_relaxed);
+  do {
+    if (begin >= total) return false;
+    end = begin + std::max(1, (total - begin) / (2 * workers));
+  } while (!counter->compare_exchange_weak(begin, end, std::memory_order_relaxed));
+  return true;
+}
+
 }  // namespace
 
 void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter) {
   if (args.rows == 0) return;
-  const auto& segments = *args.segments;
-  int next = counter->fetch_add(1, std::memory_order_relaxed);
-  int group = 0;
-  for (const Segment& s : segments) {
-    int step = group_tiles(s, w.count), groups = (s.tiles() + step - 1) / step;
-    while (next < group + groups) {
-      int t = (next - group) * step;
-      run_group(args, s, t, std::min(t + step, s.tiles()));
-      next = counter->fetch_add(1, std::memory_order_relaxed);
+  int total = 0, begin, end;
+  for (const Segment& s : *args.segments) total += s.tiles();
+  while (claim(counter, total, w.count, begin, end)) {
+    int first = 0;
+    for (const Segment& s : *args.segments) {
+      int from = std::max(begin - first, 0), to = std::min(end - first, s.tiles());
+      int step = std::max(1, int(kGroupBytes / s.tile_bytes));
+      for (int t = from; t < to; t += step) run_group(args, s, t, std::min(t + step, to));
+      first += s.tiles();
     }
-    group += groups;
   }
 }
 
