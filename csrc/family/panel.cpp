@@ -32,10 +32,13 @@ void write_q8_block(uint8_t* p, int mr, int m, const float* x) {
   // A block so small that its inverse overflows counts as zero.
   float inverse = largest > 1e-36f ? 127.0f / largest : 0.0f;
   alignas(64) int8_t q[32];
-  for (int i = 0; i < kVectors; i++)
-    isa::store_low8(q + i * kLanes, isa::to_i32(isa::mul(v[i], isa::set1(inverse))));
-  int sum[2] = {0, 0};
-  for (int i = 0; i < 32; i++) sum[i / 16] += q[i];
+  isa::I32 half[2] = {isa::zero_i32(), isa::zero_i32()};
+  for (int i = 0; i < kVectors; i++) {
+    isa::I32 n = isa::to_i32(isa::mul(v[i], isa::set1(inverse)));
+    isa::store_low8(q + i * kLanes, n);
+    half[i * kLanes / 16] = isa::add_i32(half[i * kLanes / 16], n);
+  }
+  const int sum[2] = {isa::sum_i32(half[0]), isa::sum_i32(half[1])};
   for (int j = 0; j < 8; j++) std::memcpy(p + (j * mr + m) * 4, q + 4 * j, 4);
   float f[4] = {scale, scale * float(sum[0] + sum[1]), scale * float(sum[0]),
                 scale * float(sum[1])};

@@ -106,6 +106,12 @@ inline I32 load1_i32(const void* p) {
   __builtin_memcpy(&x, p, 4);
   return _mm256_set1_epi32(x);
 }
+inline I32 add_i32(I32 a, I32 b) { return _mm256_add_epi32(a, b); }
+inline int sum_i32(I32 a) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
 inline I32 zero_i32() { return _mm256_setzero_si256(); }
 template <int N>
 inline I32 sar(I32 a) {

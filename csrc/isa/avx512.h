@@ -93,6 +93,8 @@ inline I32 load1_i32(const void* p) {
   __builtin_memcpy(&x, p, 4);
   return _mm512_set1_epi32(x);
 }
+inline I32 add_i32(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
+inline int sum_i32(I32 a) { return _mm512_reduce_add_epi32(a); }
 inline I32 zero_i32() { return _mm512_setzero_si512(); }
 template <int N>
 inline I32 sar(I32 a) {

@@ -119,6 +119,8 @@ inline I32 load1_i32(const void* p) {
   __builtin_memcpy(&x, p, 4);
   return vdupq_n_s32(x);
 }
+inline I32 add_i32(I32 a, I32 b) { return vaddq_s32(a, b); }
+inline int sum_i32(I32 a) { return vaddvq_s32(a); }
 inline I32 zero_i32() { return vdupq_n_s32(0); }
 template <int N>
 inline I32 sar(I32 a) {

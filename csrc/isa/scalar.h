@@ -151,6 +151,15 @@ inline I32 load1_i32(const void* p) {
   for (int i = 0; i < kLanes; i++) r.v[i] = x;
   return r;
 }
+inline I32 add_i32(I32 a, I32 b) {
+  for (int i = 0; i < kLanes; i++) a.v[i] += b.v[i];
+  return a;
+}
+inline int sum_i32(I32 a) {
+  int s = 0;
+  for (int i = 0; i < kLanes; i++) s += a.v[i];
+  return s;
+}
 inline I32 zero_i32() { return I32{}; }
 template <int N>
 inline I32 sar(I32 a) {
