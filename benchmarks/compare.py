@@ -70,7 +70,9 @@ def main() -> None:
     args = parser.parse_args()
     streams = [int(n) for n in args.streams.split(",") if n]
     prompts = [int(n) for n in args.prompts.split(",") if n]
-    tasks = [("decode", f"decode, {n} streams", {"streams": n, "tokens": args.tokens}) for n in streams]
+    tasks = [
+        ("decode", f"decode, {n} streams", {"streams": n, "tokens": args.tokens}) for n in streams
+    ]
     tasks += [("prompt", f"prompt of {n}", {"tokens": n}) for n in prompts]
     ours = Side(sys.executable, "worker_gristmill.py", args.model, args.threads)
     peer = Side(args.peer_python, "worker_llamacpp.py", args.model, args.threads)

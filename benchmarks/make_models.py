@@ -117,9 +117,7 @@ def copy_vocabulary(writer: gguf.GGUFWriter, path: Path) -> None:
             continue
         value = field.contents()
         if field.types[0] == gguf.GGUFValueType.ARRAY:
-            writer.add_key_value(
-                name, value, gguf.GGUFValueType.ARRAY, sub_type=field.types[-1]
-            )
+            writer.add_key_value(name, value, gguf.GGUFValueType.ARRAY, sub_type=field.types[-1])
         else:
             writer.add_key_value(name, value, field.types[0])
 

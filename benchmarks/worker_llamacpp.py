@@ -55,9 +55,7 @@ class Bench:
 
     def decode(self, streams: int, tokens: int) -> float:
         """Tokens per second of all streams together: streams over the time between tokens."""
-        jobs = [
-            self.pool.submit(self.complete, self.prompt(16), tokens) for _ in range(streams)
-        ]
+        jobs = [self.pool.submit(self.complete, self.prompt(16), tokens) for _ in range(streams)]
         timings = [job.result() for job in jobs]
         return sum(t["predicted_n"] / t["predicted_ms"] * 1000 for t in timings)
 

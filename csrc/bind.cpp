@@ -134,8 +134,9 @@ NB_MODULE(GM_MODULE, m) {
         [](const std::string& c, int k) { return source_row_bytes(codec_named(c), k); });
   m.def("panel_row_bytes", [](int act, int k) { return panel_row_bytes(Act(act), k); });
 
-  nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "threads"_a).def_prop_ro("threads",
-                                                                          &Pool::threads);
+  nb::class_<Pool>(m, "Pool")
+      .def(nb::init<int>(), "threads"_a)
+      .def_prop_ro("threads", &Pool::threads);
 
   nb::class_<Memory>(m, "Memory")
       .def(nb::init<std::vector<size_t>>(), "block_bytes"_a)
@@ -145,12 +146,13 @@ NB_MODULE(GM_MODULE, m) {
       .def("copy", &Memory::copy, "group"_a, "source"_a, "target"_a)
       .def_prop_ro("bytes", &Memory::bytes);
 
-  nb::class_<Vector>(m, "Vector").def(
-      "__init__",
-      [](Vector* self, Floats1 v) {
-        new (self) Vector{std::vector<float>(v.data(), v.data() + v.shape(0))};
-      },
-      "values"_a);
+  nb::class_<Vector>(m, "Vector")
+      .def(
+          "__init__",
+          [](Vector* self, Floats1 v) {
+            new (self) Vector{std::vector<float>(v.data(), v.data() + v.shape(0))};
+          },
+          "values"_a);
 
   nb::class_<Matrix>(m, "Matrix")
       .def(nb::init<int>(), "k"_a)
@@ -177,12 +179,10 @@ NB_MODULE(GM_MODULE, m) {
   using Panels = std::vector<int>;
   nb::class_<Recorder>(m, "Program")
       .def(nb::init<std::shared_ptr<Pool>>(), "pool"_a)
-      .def("slot",
-           [](Recorder& r, int rows, size_t bytes) { return r.program.add_slot(Rows(rows), bytes); })
-      .def("rope_table",
-           [](Recorder& r, std::vector<double> inv_freq, float scale) {
-             return r.program.add_rope(std::move(inv_freq), scale);
-           })
+      .def("slot", [](Recorder& r, int rows,
+                      size_t bytes) { return r.program.add_slot(Rows(rows), bytes); })
+      .def("rope_table", [](Recorder& r, std::vector<double> inv_freq,
+                            float scale) { return r.program.add_rope(std::move(inv_freq), scale); })
       .def("embed",
            [](Recorder& r, bool barrier, int width, Columns out, Panels panels,
               std::shared_ptr<Matrix> table, float factor) {
@@ -204,7 +204,8 @@ NB_MODULE(GM_MODULE, m) {
           "rms_norm",
           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
              std::shared_ptr<Vector> weight, float eps, int heads) {
-            if (heads < 1 || width % heads || (weight && int(weight->values.size()) != width / heads))
+            if (heads < 1 || width % heads ||
+                (weight && int(weight->values.size()) != width / heads))
               refuse("the norm's weight does not fit its columns");
             auto n = r.row_node<RmsNormNode>("norm", barrier, rows, width, out, panels);
             n->x = view(x);
@@ -226,8 +227,8 @@ NB_MODULE(GM_MODULE, m) {
             n->bias = std::move(bias);
             n->eps = eps;
           },
-          "barrier"_a, "rows"_a, "width"_a, "out"_a, "panels"_a, "x"_a, "weight"_a,
-          "bias"_a.none(), "eps"_a)
+          "barrier"_a, "rows"_a, "width"_a, "out"_a, "panels"_a, "x"_a, "weight"_a, "bias"_a.none(),
+          "eps"_a)
       .def("glu",
            [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
               Columns gate, Columns up, int act) {
@@ -237,30 +238,30 @@ NB_MODULE(GM_MODULE, m) {
              n->act = Activation(act);
            })
       .def("activation",
-           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
-              Columns x, int act) {
+           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
+              int act) {
              auto n = r.row_node<ActivationNode>("activation", barrier, rows, width, out, panels);
              n->x = view(x);
              n->act = Activation(act);
            })
       .def("elementwise",
-           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
-              Columns x, Columns y, int op) {
+           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
+              Columns y, int op) {
              auto n = r.row_node<ElementwiseNode>("elementwise", barrier, rows, width, out, panels);
              n->x = view(x);
              n->y = view(y);
              n->op = Elementwise(op);
            })
       .def("scale",
-           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
-              Columns x, float factor) {
+           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
+              float factor) {
              auto n = r.row_node<ScaleNode>("scale", barrier, rows, width, out, panels);
              n->x = view(x);
              n->factor = factor;
            })
       .def("softcap",
-           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
-              Columns x, float cap) {
+           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
+              float cap) {
              auto n = r.row_node<SoftcapNode>("softcap", barrier, rows, width, out, panels);
              n->x = view(x);
              n->cap = cap;
@@ -301,8 +302,7 @@ NB_MODULE(GM_MODULE, m) {
              int kv_heads, int head_dim, int window, float scale, float softcap,
              std::shared_ptr<Vector> sinks, std::shared_ptr<Memory> memory, int group,
              size_t layer_offset, int type) {
-            if (kv_heads < 1 || heads % kv_heads || head_dim < 1)
-              refuse("the heads do not divide");
+            if (kv_heads < 1 || heads % kv_heads || head_dim < 1) refuse("the heads do not divide");
             if (sinks && int(sinks->values.size()) != heads) refuse("one sink per head is needed");
             size_t bytes = size_t(2) * size_t(kv_heads) * size_t(head_dim) * kBlockTokens *
                            kv_element_bytes(KvType(type));
@@ -353,8 +353,8 @@ NB_MODULE(GM_MODULE, m) {
               check_step(s, vocab, memory, r.windows);
               r.program.run(s, eager);
             }
-            size_t rows = size_t(r.program.rows_of(result) == Rows::tokens ? s.tokens
-                                                                             : s.outputs_count);
+            size_t rows =
+                size_t(r.program.rows_of(result) == Rows::tokens ? s.tokens : s.outputs_count);
             return nb::ndarray<nb::numpy, float, nb::ndim<2>>(
                 const_cast<float*>(r.program.slot_data(result)), {rows, size_t(width)}, nb::find(r),
                 {int64_t(r.program.slot_stride(result)), 1});

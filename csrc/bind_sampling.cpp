@@ -55,7 +55,8 @@ class Sampler {
         if (masks[i]->shape(0) * 32 < vocab) throw std::invalid_argument("a mask is too short");
         mask = masks[i]->data();
       }
-      jobs[i] = {row_of(logits, rows[i]), choosers[i], banned[i].data(), banned[i].size(), mask, {}};
+      jobs[i] = {row_of(logits, rows[i]), choosers[i], banned[i].data(),
+                 banned[i].size(),        mask,        {}};
     }
     {
       nb::gil_scoped_release nogil;
@@ -119,11 +120,16 @@ void bind_sampling(nb::module_& m) {
              double top_p, double min_p, double typical_p, double repetition_penalty,
              double presence_penalty, double frequency_penalty, int repeat_last_n,
              std::vector<std::pair<int32_t, double>> logit_bias, int logprobs) {
-            SamplingParams p{temperature,        top_k,
-                             top_p,              min_p,
-                             typical_p,          repetition_penalty,
-                             presence_penalty,   frequency_penalty,
-                             repeat_last_n,      std::move(logit_bias),
+            SamplingParams p{temperature,
+                             top_k,
+                             top_p,
+                             min_p,
+                             typical_p,
+                             repetition_penalty,
+                             presence_penalty,
+                             frequency_penalty,
+                             repeat_last_n,
+                             std::move(logit_bias),
                              logprobs};
             new (self) Chooser(std::move(p), seed, vocab, prompt.data(), prompt.shape(0));
           },

@@ -69,8 +69,8 @@ void SoftcapNode::row(const Frame& f, int r, float* out) const {
 }
 
 void RopeNode::row(const Frame& f, int r, float* out) const {
-  gm::rope(f.at(x, r), f.cosine(rope, r), f.sine(rope, r), pairs, style, width / head_dim,
-           head_dim, out);
+  gm::rope(f.at(x, r), f.cosine(rope, r), f.sine(rope, r), pairs, style, width / head_dim, head_dim,
+           out);
 }
 
 void LinearNode::play(const Frame& f, const Worker& w) const {

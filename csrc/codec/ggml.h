@@ -172,8 +172,8 @@ struct Ggml<Q5_K> {
     six_bit_scales(p + 4, u);
     for (int b = 0; b < 8; b++)
       for (int j = 0; j < 8; j++)
-        codes[8 * b + j] =
-            super_nibbles(p + 48, b, j) | (word(p + 16 + 4 * j) >> b & 0x01010101u) << 4;
+        codes[8 * b + j] = super_nibbles(p + 48, b, j) | (word(p + 16 + 4 * j) >> b & 0x01010101u)
+                                                             << 4;
   }
 };
 

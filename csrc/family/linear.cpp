@@ -97,12 +97,13 @@ void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float
     for (int b = 0; b < S::kUnit; b++) {
       alignas(64) uint8_t codes[8][kVec];
       [&]<int... J>(std::integer_sequence<int, J...>) {
-        ((void)[&] {
-          isa::I8 v = V::template vec<J>(values);
-          std::memcpy(codes[J], &v, kVec);
-        }(), ...);
-      }
-      (std::make_integer_sequence<int, 8>{});
+        (
+            (void)[&] {
+              isa::I8 v = V::template vec<J>(values);
+              std::memcpy(codes[J], &v, kVec);
+            }(),
+            ...);
+      }(std::make_integer_sequence<int, 8>{});
       alignas(64) float scale[2][kLanes], low[2][kLanes] = {};
       isa::store(scale[0], S::template scale<0>(head, scales));
       isa::store(scale[1], S::template scale<S::kSub == 16>(head, scales));

@@ -2,10 +2,10 @@
 
 namespace gm::inline GM_ISA {
 
-#define X(type, name)                        \
-  template <>                                \
-  const TileFn* tile_table<type>() {         \
-    return make_tile_table<type>();          \
+#define X(type, name)                \
+  template <>                        \
+  const TileFn* tile_table<type>() { \
+    return make_tile_table<type>();  \
   }
 GM_FLOAT_CODECS(X)
 #undef X

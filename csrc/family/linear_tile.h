@@ -12,8 +12,7 @@ template <int N, class Fn>
 [[gnu::always_inline]] inline void unroll(Fn&& fn) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (fn.template operator()<I>(), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
+  }(std::make_integer_sequence<int, N>{});
 }
 
 // How far ahead of the sums the weights are fetched, into the second-level cache: about a tile.
@@ -23,9 +22,8 @@ constexpr int kPrefetch = 32768;
 
 template <int Bytes>
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
-  unroll<(Bytes + 63) / 64>([&]<int I>() __attribute__((always_inline)) {
-    __builtin_prefetch(p + 64 * I, 0, 2);
-  });
+  unroll<(Bytes + 63) / 64>(
+      [&]<int I>() __attribute__((always_inline)) { __builtin_prefetch(p + 64 * I, 0, 2); });
 }
 
 constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
@@ -34,10 +32,9 @@ constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
 template <class V, int MR, int First, int N>
 [[gnu::always_inline]] inline void block_dot(isa::I32 (&ia)[MR], const uint8_t* values,
                                              const uint8_t* panel) {
-  isa::dots<V::kWide, MR, N>(ia, panel + First * MR * 4,
-                             [&]<int I>() __attribute__((always_inline)) {
-                               return V::template vec<First + I>(values);
-                             });
+  isa::dots<V::kWide, MR, N>(
+      ia, panel + First * MR * 4,
+      [&]<int I>() __attribute__((always_inline)) { return V::template vec<First + I>(values); });
 }
 
 template <class C, int MR>
@@ -79,7 +76,8 @@ struct QuantisedTile {
     }
   }
 
-  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, int k) {
     const uint8_t* values = tile;
     const uint8_t* scales = tile + C::values_bytes(k);
     for (int unit = 0; unit < k / C::kGranule; unit++) {
@@ -101,7 +99,8 @@ struct QuantisedTile {
 // Even and odd k are summed apart, so that two chains of multiply-adds run at once.
 template <class C, int MR>
 struct FloatTile {
-  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, int k) {
     isa::F odd[MR];
     unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
     const float* a = reinterpret_cast<const float*>(panel);
@@ -138,7 +137,8 @@ struct FloatTile {
 
 template <int MR>
 struct Bf16DotTile {
-  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile, const uint8_t* panel, int k) {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, int k) {
     isa::F odd[MR];
     unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
     int pairs = (k + 1) / 2, i = 0;
@@ -192,8 +192,7 @@ const TileFn* make_tile_table() {
   constexpr int kRows = C::kAct == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows;
   static constexpr auto kTable = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<TileFn, sizeof...(I)>{run_tiles<C, I + 1>...};
-  }
-  (std::make_integer_sequence<int, kRows>{});
+  }(std::make_integer_sequence<int, kRows>{});
   return kTable.data();
 }
 

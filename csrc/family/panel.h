@@ -35,11 +35,8 @@ inline size_t panel_row_bytes(Act act, int k) {
 // How `rows` rows are cut: in nearly equal blocks.
 struct RowBlocks {
   int rows, count;
-  RowBlocks(int n, Act act)
-      : rows(n), count((n + max_rows(act) - 1) / max_rows(act)) {}
-  static int max_rows(Act act) {
-    return act == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows;
-  }
+  RowBlocks(int n, Act act) : rows(n), count((n + max_rows(act) - 1) / max_rows(act)) {}
+  static int max_rows(Act act) { return act == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows; }
   int start(int block) const { return int(int64_t(rows) * block / count); }
   int size(int block) const { return start(block + 1) - start(block); }
   int of_row(int row) const {

@@ -109,16 +109,14 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
   }
   for (; i < n; i++) rest += (x[i] - mean) * (x[i] - mean);
   F inverse = isa::set1(1.0f / std::sqrt((isa::sum(squares) + rest) / float(n) + eps));
-  map2(x, weight, n, out, [&](F v, F w) {
-    return isa::mul(isa::mul(isa::sub(v, isa::set1(mean)), inverse), w);
-  });
+  map2(x, weight, n, out,
+       [&](F v, F w) { return isa::mul(isa::mul(isa::sub(v, isa::set1(mean)), inverse), w); });
   if (bias) map2(out, bias, n, out, [](F v, F b) { return isa::add(v, b); });
 }
 
 void glu(Activation act, const float* gate, const float* up, int n, float* out) {
-  with_activation(act, [&](auto fn) {
-    map2(gate, up, n, out, [&](F g, F u) { return isa::mul(fn(g), u); });
-  });
+  with_activation(
+      act, [&](auto fn) { map2(gate, up, n, out, [&](F g, F u) { return isa::mul(fn(g), u); }); });
 }
 
 void activate(Activation act, const float* x, int n, float* out) {

@@ -81,9 +81,9 @@ def reference(source: str, messages: Any, tools: Any, add: bool, kwargs: Any) ->
         messages = [m | ({"tool_calls": [call]} if "tool_calls" in m else {}) for m in messages]
         try:
             return template.render(messages=messages, **values)
-        except Exception:  # noqa: BLE001
+        except Exception:
             return None
-    except Exception:  # noqa: BLE001
+    except Exception:
         return None
 
 

@@ -106,7 +106,7 @@ def _layers(checkpoint: Checkpoint, meta: Metadata) -> int:
     """The number of layers, if the tensors agree with it."""
     layers = meta.integer("block_count", 1, 4096)
     found = {int(parts[1]) for name in checkpoint.tensors if _in_layer(parts := name.split("."))}
-    if found and max(found) >= layers or len(found) < layers:
+    if (found and max(found) >= layers) or len(found) < layers:
         raise FormatError(
             f"{meta.name('block_count')!r} is {layers}, but the file has tensors of "
             f"{len(found)} layers, the last of them number {max(found, default=-1)}."

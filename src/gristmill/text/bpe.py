@@ -73,7 +73,7 @@ def _model(ids: dict[str, int], merges: list[str], ignore_merges: bool) -> model
         )
     try:
         return models.BPE(ids, pairs, ignore_merges=ignore_merges)
-    except Exception as error:  # noqa: BLE001 - the library raises plain Exception
+    except Exception as error:
         known = [p for p in pairs if p[0] in ids and p[1] in ids and p[0] + p[1] in ids]
         log.warning(
             "%d of %d merges name no token and are left out (%s).",

@@ -219,7 +219,7 @@ class Environment(ImmutableSandboxedEnvironment):
             out.append(part)
         return "".join(out)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: PYI063
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Every call of a template comes through here."""
         _budget.get().step()
         _guard_method(__obj, args)

@@ -134,7 +134,7 @@ class ChatTemplate:
             problem = "makes something too large"
         except RequestError:
             raise
-        except Exception as error:  # noqa: BLE001 - a template can cause any
+        except Exception as error:
             problem = f"fails: {_first_line(error)}"
             raise RequestError(
                 f"The chat template {problem} ({self._place(error.__traceback__)})",

@@ -36,7 +36,7 @@ class UnigramEncoder:
             steps: list[normalizers.Normalizer] = []
             if vocab.charsmap:
                 steps.append(normalizers.Precompiled(vocab.charsmap))
-        except Exception as error:  # noqa: BLE001 - the library raises plain Exception
+        except Exception as error:
             raise FormatError(f"The model's unigram tokenizer is damaged: {error}") from None
         if vocab.remove_extra_whitespaces:
             steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

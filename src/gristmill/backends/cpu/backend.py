@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ from gristmill.backends.ops import (
     X,
 )
 from gristmill.types import RawTensor, SamplingParams, StateSpec
+
+
+log = logging.getLogger("gristmill.cpu")
 
 
 class CpuProgram:
@@ -66,12 +70,20 @@ class CpuBackend:
         self.threads = threads
         self._pool: Any = native().Pool(threads)
         self._sampler = CpuSampler(self._pool)
+        self._decoded: dict[str, tuple[int, int, int]] = {}
+        """Encoding without a native layout → tensors, their bytes in the file and in memory."""
 
     def pack(
         self, wanted: Wanted, tensors: Mapping[str, RawTensor]
     ) -> weights.CpuMatrix | weights.CpuVector:
         """See ``ops.Backend``."""
-        return weights.pack(wanted, tensors, self._pool)
+        packed = weights.pack(wanted, tensors, self._pool)
+        if isinstance(packed, weights.CpuMatrix):
+            for part in packed.decoded:
+                count, stored, now = self._decoded.get(part.encoding, (0, 0, 0))
+                sizes = (count + 1, stored + part.data.nbytes, now + 4 * part.elements)
+                self._decoded[part.encoding] = sizes
+        return packed
 
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> CpuMemory:
         """See ``ops.Backend``."""
@@ -82,8 +94,21 @@ class CpuBackend:
     ) -> CpuProgram:
         """See ``ops.Backend``. ``eager`` plays node by node, nothing fused: for tests."""
         assert isinstance(memory, CpuMemory)
+        self._tell_decoded()
         recorder = Recorder(memory)
         return CpuProgram(recorder, forward(recorder), memory, self._pool, eager)
+
+    def _tell_decoded(self) -> None:
+        for encoding, (count, stored, now) in self._decoded.items():
+            log.warning(
+                "%s has no native layout: %d tensors were decoded to float32 and take %.1f MB "
+                "instead of the file's %.1f MB.",
+                encoding.upper(),
+                count,
+                now / 1e6,
+                stored / 1e6,
+            )
+        self._decoded.clear()
 
     def chooser(
         self, params: SamplingParams, seed: int, vocab: int, prompt: Sequence[int]

@@ -26,8 +26,8 @@ class CpuMatrix:
 
     native: Any
     shape: tuple[int, ...]
-    decoded: tuple[str, ...] = ()
-    """Encodings without a native layout that were decoded to float32."""
+    decoded: tuple[RawTensor, ...] = ()
+    """Parts in encodings without a native layout: they were decoded to float32."""
 
     @property
     def nbytes(self) -> int:
@@ -67,11 +67,8 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
         values = np.ascontiguousarray(values + np.float32(wanted.plus), dtype=np.float32)
         return CpuVector(native().Vector(values), wanted.shape)
     matrix = native().Matrix(wanted.shape[1])
-    decoded: set[str] = set()
-    for part in parts:
-        if not _append(matrix, part, pool):
-            decoded.add(part.encoding)
-    return CpuMatrix(matrix, wanted.shape, tuple(sorted(decoded)))
+    decoded = [part for part in parts if not _append(matrix, part, pool)]
+    return CpuMatrix(matrix, wanted.shape, tuple(decoded))
 
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
