@@ -81,7 +81,7 @@ class CpuBackend:
         if isinstance(packed, weights.CpuMatrix):
             for part in packed.decoded:
                 count, stored, now = self._decoded.get(part.encoding, (0, 0, 0))
-                sizes = (count + 1, stored + part.data.nbytes, now + 4 * part.elements)
+                sizes = (count + 1, stored + part.stored, now + part.floats)
                 self._decoded[part.encoding] = sizes
         return packed
 

@@ -20,14 +20,23 @@ _CHUNK_WEIGHTS = 1 << 24
 """Weights decoded at a time where an encoding has no native layout."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A tensor whose encoding has no native layout: bytes in the file, bytes as float32."""
+
+    encoding: str
+    stored: int
+    floats: int
+
+
 @dataclass(frozen=True, eq=False)
 class CpuMatrix:
     """A matrix (N, K) packed in native tiles; ``native`` is the C++ object."""
 
     native: Any
     shape: tuple[int, ...]
-    decoded: tuple[RawTensor, ...] = ()
-    """Parts in encodings without a native layout: they were decoded to float32."""
+    decoded: tuple[Decoded, ...] = ()
+    """Parts that were decoded to float32."""
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +77,8 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
         return CpuVector(native().Vector(values), wanted.shape)
     matrix = native().Matrix(wanted.shape[1])
     decoded = [part for part in parts if not _append(matrix, part, pool)]
-    return CpuMatrix(matrix, wanted.shape, tuple(decoded))
+    sizes = tuple(Decoded(p.encoding, p.data.nbytes, 4 * p.elements) for p in decoded)
+    return CpuMatrix(matrix, wanted.shape, sizes)
 
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
