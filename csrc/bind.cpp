@@ -125,6 +125,8 @@ using namespace gm::GM_ISA;
 void bind_sampling(nb::module_& m);
 
 NB_MODULE(GM_MODULE, m) {
+  // What lives until the interpreter ends is no leak that a person could act on.
+  nb::set_leak_warnings(false);
   m.attr("ISA") = GM_ISA_NAME;
   m.attr("LANES") = isa::kLanes;
   m.attr("BLOCK_TOKENS") = kBlockTokens;

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gristmill.backends.cpu import open_backend
-from gristmill.backends.ops import Backend
+from gristmill.backends.ops import F32, Backend, Choice
 from gristmill.backends.reference import open_backend as open_reference
 from gristmill.errors import EngineError, RequestError
 from gristmill.types import SamplingParams
@@ -22,7 +23,7 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
 
     return SamplingParams(
         temperature=maybe(rng.uniform(0.1, 2), 0.0 if rng.random() < 0.3 else 1.0),
-        top_k=int(maybe(rng.integers(1, 100), 0)),
+        top_k=int(maybe(int(rng.integers(1, 100)), 0)),
         top_p=maybe(rng.uniform(0.05, 1), 1.0),
         min_p=maybe(rng.uniform(0, 0.3), 0.0),
         typical_p=maybe(rng.uniform(0.05, 1), 1.0),
@@ -78,6 +79,40 @@ def test_logits_that_are_not_finite_end_the_engine() -> None:
     chooser = backend.chooser(SamplingParams(), 0, VOCAB, [])
     with pytest.raises(EngineError, match="finite"):
         backend.choose(logits, [0], [chooser], [[]])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 5.0])
+def test_where_all_that_is_allowed_is_minus_infinity(temperature: float) -> None:
+    """The smallest allowed id; its log-probability is the raw one, if any logit is a number."""
+    logits = np.full((1, VOCAB), -np.inf, np.float32)
+    some = logits.copy()
+    some[0, 3] = 2.0
+    mask = np.zeros((VOCAB + 31) // 32, np.uint32)
+    mask[7] = 0b10110000
+    params = SamplingParams(temperature=temperature, top_p=0.5, typical_p=0.7, min_p=0.1)
+    asking = SamplingParams(temperature=temperature, logprobs=1)
+    for side in (open_backend(1), open_reference()):
+
+        def chosen(
+            row: F32,
+            params: SamplingParams,
+            banned: list[int],
+            mask: npt.NDArray[np.uint32] | None,
+            side: Backend = side,
+        ) -> Choice:
+            chooser = side.chooser(params, 9, VOCAB, [5, 6])
+            return side.choose(row, [0], [chooser], [banned], [mask])[0]
+
+        assert chosen(logits, params, [], None).token == 0
+        assert chosen(logits, params, [1, 0], None).token == 2
+        assert chosen(logits, params, [7 * 32 + 4], mask).token == 7 * 32 + 5
+        choice = chosen(some, asking, [3, 0], None)
+        assert choice == Choice(1, -np.inf, ((3, 0.0),))
+        with pytest.raises(EngineError, match="finite"):
+            chosen(logits, asking, [], None)
+        with pytest.raises(EngineError, match="finite"):
+            side.logprobs(logits, [0], [1], 1)
+        side.close()
 
 
 def test_a_bias_beyond_the_vocabulary_is_the_clients_mistake() -> None:

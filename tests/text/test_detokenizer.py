@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ SPM = Tokenizer.from_gguf(sentencepiece({"\u2581": -1.0, "\u2581a": -2.0, "a": -
 
 def cut(items: list[int], cuts: list[int]) -> list[list[int]]:
     edges = [0, *sorted(c % (len(items) + 1) for c in cuts), len(items)]
-    return [items[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [items[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @settings(max_examples=400, deadline=None)

@@ -15,7 +15,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "text" / "tokens.jso
 ]
 
 
-def metadata(vocabulary: dict[str, Any]) -> dict[str, object]:
+def metadata(vocabulary: dict[str, Any]) -> dict[str, Any]:
     """The slice as a full vocabulary: places without a token hold a private text."""
     size = vocabulary["size"]
     tokens = [f"\ue000{i}" for i in range(size)]

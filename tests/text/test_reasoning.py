@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ def test_examples(text: str, prompt: str, expected: tuple[str, str]) -> None:
 def test_any_cut_splits_alike(parts: list[str], cuts: list[int], prompt: str) -> None:
     text = "".join(parts)
     edges = [0, *sorted(c % (len(text) + 1) for c in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
     assert run(pieces, prompt) == run([text], prompt)
 
 

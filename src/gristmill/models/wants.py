@@ -46,7 +46,7 @@ class Wants:
         elif any(present):
             missing = parts[present.index(False)][0]
             raise FormatError(
-                f"The file has no tensor {missing!r}, though it has others of the same layer's bias."
+                f"The file has no tensor {missing!r}, though it has others of the same bias."
             )
 
     def finish(self, architecture: str) -> list[Wanted]:

@@ -45,7 +45,7 @@ class Tokenizer:
         self._all = SpecialFinder((texts[i], i) for i in sorted([*special, *user]))
         self._user = SpecialFinder((texts[i], i) for i in user)
         self._pieces: list[bytes | None] = [None] * len(texts)
-        self._longest = max(1, max(map(len, texts)))
+        self._longest = max(map(len, texts), default=0) or 1
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
@@ -136,8 +136,8 @@ class Tokenizer:
         """
         parts: list[str | int] = []
         for text, trusted in segments:
-            text = _well_formed(text)
-            for part in self._all.split(text) if trusted else [text]:
+            known = _well_formed(text)
+            for part in self._all.split(known) if trusted else [known]:
                 if isinstance(part, str) and parts and isinstance(parts[-1], str):
                     parts[-1] += part
                 elif part != "":
@@ -162,9 +162,9 @@ class Tokenizer:
             if isinstance(part, int):
                 out.append(part)
                 continue
-            part = self._stripped(parts, i)
-            if part:  # plain text begins the whole or follows a special token
-                out += self._plain(" " + part if prefix else part)
+            plain = self._stripped(parts, i)
+            if plain:  # plain text begins the whole or follows a special token
+                out += self._plain(" " + plain if prefix else plain)
         if add_special:
             out += self._tail()
         return out

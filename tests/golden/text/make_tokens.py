@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import xllamacpp
+import xllamacpp  # pyright: ignore[reportMissingImports]  # not in .venv: see above
 
 MODELS = (
     "smollm2-135m-q4_1.gguf",
@@ -106,7 +106,7 @@ def main() -> None:
         params.model.path = str(path)
         params.n_ctx, params.n_parallel = 256, 1
         server = xllamacpp.Server(params)
-        cases = [
+        cases: list[list[Any]] = [
             [text, ask(server.listening_address, text, False),
              ask(server.listening_address, text, True)]
             for text in TEXTS

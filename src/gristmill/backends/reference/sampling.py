@@ -12,7 +12,8 @@ largest first, ties by smaller id. Steps, in this order:
    c is how often a token occurs there. For every token with c > 0, first the repetition penalty
    r: logit / r if the logit is positive, else logit · r; then
    logit −= c · frequency_penalty + presence_penalty.
-4. **Greedy.** With temperature 0 the first of the sorted allowed tokens is chosen; done.
+4. **Greedy.** With temperature 0 the first of the sorted allowed tokens is chosen; done. So it
+   is at any temperature where every allowed logit is −infinity: the smallest allowed id.
 5. **Temperature**, before every truncation (as vLLM and Hugging Face do; llama.cpp's default
    chain has it last). Candidates are the allowed tokens, sorted; weight w = exp((logit − largest
    logit) / temperature), so that no temperature can overflow.
@@ -34,8 +35,9 @@ Sums run in sorted order. A sampler that sums in another order may differ where 
 falls within rounding (1e-15) of a border, which a test with random logits does not meet.
 
 Logits that are NaN or +infinity are an EngineError. Log-probabilities, where asked, are of the
-raw logits, before step 1: logit − ln Σ exp(logit), with the ``n`` best sorted. Where they are
-not asked, ``Choice.logprob`` is 0 and ``Choice.top`` empty.
+raw logits, before step 1: logit − ln Σ exp(logit), with the ``n`` best sorted; there are none,
+and asking is an EngineError, where every logit is −infinity. Where they are not asked,
+``Choice.logprob`` is 0 and ``Choice.top`` empty.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ F64 = npt.NDArray[np.float64]
 BAN = -100.0
 """A logit bias of this or less forbids its token."""
 
+_NOT_FINITE = "The model's logits are not finite numbers."
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -104,13 +107,13 @@ def choose(
     """Choose from one row of logits [vocab]; does not accept the choice."""
     raw = row.astype(np.float64)
     if np.isnan(raw).any() or np.isposinf(raw).any():
-        raise EngineError("The model's logits are not finite numbers.")
+        raise EngineError(_NOT_FINITE)
     params = chooser.params
     allowed = _allowed(len(raw), params, banned, mask)
     logits = penalised(raw, chooser)
     ids = np.flatnonzero(allowed)
     ids = ids[np.lexsort((ids, -logits[ids]))]
-    if params.temperature == 0:
+    if params.temperature == 0 or np.isneginf(logits[ids[0]]):
         token = int(ids[0])
     else:
         ids, weights = truncate(ids, logits[ids], params)
@@ -124,6 +127,8 @@ def raw_logprob(row: npt.NDArray[np.float32], token: int, top: int) -> Choice:
     """A token's log-probability in the raw distribution, with the ``top`` best."""
     raw = row.astype(np.float64)
     largest = raw.max()
+    if not np.isfinite(largest):  # so also where one is NaN
+        raise EngineError(_NOT_FINITE)
     logprobs = raw - largest - np.log(np.exp(raw - largest).sum())
     best = np.lexsort((np.arange(len(raw)), -raw))[: max(top, 0)]
     return Choice(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
