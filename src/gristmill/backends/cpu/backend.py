@@ -27,7 +27,6 @@ from gristmill.backends.ops import (
 )
 from gristmill.types import RawTensor, SamplingParams, StateSpec
 
-
 log = logging.getLogger("gristmill.cpu")
 
 
