@@ -1,1 +1,1 @@
-"""Measurements of a running server."""
+"""Measurements: of any server over HTTP (``online``), of the engine alone (``offline``)."""

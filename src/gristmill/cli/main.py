@@ -19,6 +19,7 @@ DEBUG = "gristmill.debug"
 # Name → (module, attribute, one line of help). Known without importing the module.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("gristmill.cli.serve", "serve_command", "Serve a model over HTTP."),
+    "bench": ("gristmill.cli.bench", "bench_command", "Measure servers, or the engine alone."),
     "list": ("gristmill.cli.models", "list_command", "List the models in the model store."),
     "show": ("gristmill.cli.models", "show_command", "Show what is in a model file."),
     "pull": ("gristmill.cli.models", "pull_command", "Fetch a model into the store."),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gristmill import backends, models
-from gristmill.backends.ops import Backend, Memory, Wanted, Weight, state_groups
+from gristmill.backends.ops import Backend, Memory, Program, Wanted, Weight, state_groups
 from gristmill.engine.engine import Engine, Parts
 from gristmill.engine.machine import Machine, look
 from gristmill.engine.plan import Facts, Plan, groups_of, resolve
@@ -39,6 +39,7 @@ class Loaded:
     plan: Plan
     engine: Engine
     watchdog: Watchdog
+    program: Program
 
     def close(self, drain_timeout: float = 0.0) -> None:
         """Let running requests finish within ``drain_timeout`` seconds, then end all."""
@@ -91,7 +92,7 @@ def load(
         raise
     gc.freeze()  # vocabularies are large: no collection should walk them again
     watchdog = Watchdog(engine, plan.step_timeout)
-    return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog)
+    return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog, program)
 
 
 def pack(

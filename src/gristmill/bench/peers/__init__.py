@@ -1,0 +1,1 @@
+"""Workers of other engines. They run in a Python of their own and import nothing of gristmill."""
