@@ -201,11 +201,12 @@ class Bench:
     async def _once(self, scenario: Scenario, turn: int, index: int) -> list[Answer]:
         settings, client = self._settings, self.clients[index]
         place = f"scenario {settings.scenarios.index(scenario)}"
-        name = (place, turn, index) if self.same_server else (place, turn)
+        own = index if self.same_server else ""
         count = settings.count(scenario)
-        asks = [
-            Ask(self.prompts.text(scenario.prompt, i, *name), scenario.tokens) for i in range(count)
+        texts = [
+            self.prompts.text(scenario.prompt, i, place, turn, only_for=own) for i in range(count)
         ]
+        asks = [Ask(text, scenario.tokens) for text in texts]
         if scenario.rate is None:
             return await closed(client, asks, scenario.streams or 1)
         return await opened(client, asks, arrivals(scenario.rate, count, settings.seed, turn))
