@@ -40,6 +40,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "threads": ("-g1", "-O1", "-fsanitize=thread"),
 }
+# Lanes in arrays have a check each: the optimizer takes minutes for what runs in seconds.
+SANITIZED_SCALAR = ("-O0",)
 
 
 class MissingToolError(Exception):
@@ -154,6 +156,7 @@ def _command(program: Program) -> list[str]:
         *common,
         *flags,
         *VARIANTS[program.variant],
+        *(SANITIZED_SCALAR if (program.variant, program.level) == ("sanitized", "scalar") else ()),
     ]
 
 
