@@ -94,8 +94,8 @@ def _middle() -> float:
 
 
 def _axes(title: str, y_name: str, marks: list[float]) -> str:
-    parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>']
-    parts.append(f'<text x="8" y="{TOP - 4}" font-size="11">{escape(y_name)}</text>')
+    heading = escape(f"{title}, {y_name}")
+    parts = [f'<text x="{LEFT}" y="16" font-weight="600">{heading}</text>']
     for value in marks:
         y = _up(value, marks)
         parts.append(
