@@ -132,9 +132,8 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "api_keys",
         metavar="KEY",
         multiple=True,
-        envvar="VLLM_API_KEY",
         help="Ask for this key on every route but /health; may be repeated. "
-        "Also from VLLM_API_KEY.",
+        "Default: the key in VLLM_API_KEY, if any.",
     ),
     _option(
         "Network",
@@ -232,7 +231,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="auto",
         show_default=True,
         metavar="TYPE",
-        help="How keys and values are kept; auto is f16.",
+        help="How keys and values are kept: f16, bf16 or f32; auto is f16.",
     ),
     _option("Engine", "-ctv", "--cache-type-v", metavar="TYPE", help="Must be the same as -ctk."),
     _option(
@@ -340,17 +339,17 @@ def accepted() -> list[Callable[[Any], Any]]:
                 *names,
                 hidden=True,
                 expose_value=False,
-                callback=_remember(names[-1], why),
+                callback=_remember(" / ".join(names), why),
                 **kind,
             )
         )
     return made
 
 
-def _remember(name: str, why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _remember(names: str, why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value not in (None, False):
-            ctx.meta.setdefault(MEANINGLESS, []).append(f"{name} has no meaning here: {why}.")
+            ctx.meta.setdefault(MEANINGLESS, []).append(f"{names} has no meaning here: {why}.")
 
     return callback
 
@@ -441,6 +440,8 @@ def _split(values: tuple[str, ...]) -> list[str]:
 
 def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     keys = list(given)
+    if not keys and os.environ.get("VLLM_API_KEY"):
+        keys = [os.environ["VLLM_API_KEY"]]
     if file is not None:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
         keys.extend(line for line in lines if line)

@@ -64,7 +64,7 @@ def prompts(value: object, served: Served, fields: CompletionFields) -> list[tup
         elif isinstance(item, list):
             found.append(_ids(item, served))  # pyright: ignore[reportUnknownArgumentType]
         else:
-            raise RequestError("'prompt' must not mix texts and token ids.", "prompt")
+            raise RequestError("'prompt' must hold texts or lists of token ids.", "prompt")
     return found
 
 
