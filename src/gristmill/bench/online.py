@@ -183,7 +183,7 @@ class Bench:
         found: list[list[Round]] = [[] for _ in self.clients]
         order = list(range(len(self.clients)))
         for turn in range(-1, self._settings.rounds):
-            for index in order if turn % 2 else reversed(order):
+            for index in order if turn % 2 == 0 else reversed(order):
                 phase = f"round {turn + 1}" if turn >= 0 else "warm-up"
                 what = f"{scenario.name}: {phase}, {self.labels[index]}"
                 self._told(what, self._done, self._steps)

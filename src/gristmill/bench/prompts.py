@@ -93,9 +93,9 @@ class Prompts:
         self.fit = fit or Fit()
 
     def words(self, count: int, *name: object) -> str:
-        """``count`` words that depend on the seed and on ``name`` alone."""
+        """``count`` words that depend on the seed, on ``name`` and on ``count`` alone."""
         # A string seeds by its SHA-512, the same on every machine.
-        chooser = random.Random("/".join(map(str, (self.seed, *name))))
+        chooser = random.Random("/".join(map(str, (self.seed, count, *name))))
         return " ".join(chooser.choices(WORDS, k=count))
 
     def text(self, length: Length, index: int, *name: object, only_for: object = "") -> str:
