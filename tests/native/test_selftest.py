@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.native.build import (
     ARM_LEVELS,
@@ -110,6 +111,22 @@ def programs(chosen: Sequence[str], variant: str = "plain") -> list[Program]:
     return [Program(test, level, variant) for level in chosen for test in self_tests()]
 
 
+def emulated(chosen: Sequence[str]) -> list[ParameterSet]:
+    """Every self-test for these levels; those marked slow do not depend on the level's dots.
+
+    All run always on neon, the one level here that no run without an emulator has covered.
+    """
+    return [
+        pytest.param(
+            program,
+            marks=()
+            if program.level == "neon" or program.test in ("isa_test", "linear_test")
+            else pytest.mark.slow,
+        )
+        for program in programs(chosen)
+    ]
+
+
 def label(value: object) -> str | None:
     """Names of cases: avx2-linear_test."""
     return f"{value.level}-{value.test}" if isinstance(value, Program) else None
@@ -142,13 +159,13 @@ def test_races(builder: Builder, program: Program) -> None:
 
 
 @pytest.mark.skipif(HOST != "x86_64", reason="needs x86-64")
-@pytest.mark.parametrize("program", programs(("scalar", "avx2")), ids=label)
+@pytest.mark.parametrize("program", emulated(("scalar", "avx2")), ids=label)
 def test_on_emulated_x86(builder: Builder, program: Program) -> None:
     command = emulator("x86_64", LEAST[program.level])
     passes([*command, str(built(builder, program)), "--quick"])
 
 
-@pytest.mark.parametrize("program", programs(ARM_LEVELS), ids=label)
+@pytest.mark.parametrize("program", emulated(ARM_LEVELS), ids=label)
 def test_on_emulated_arm(builder: Builder, program: Program) -> None:
     command = emulator("aarch64", LEAST[program.level])
     passes([*command, str(built(builder, program)), "--quick"])
