@@ -5,6 +5,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 	$(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc -name '*.h' -o -name '*.cpp' | grep -v csrc/test)
@@ -16,7 +17,7 @@ TESTING := $(VENV)/.testing
 CHECKING := $(VENV)/.checking
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test test-all check format wheel clean
+.PHONY: help serve install test test-all check format wheel peers clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,6 +49,8 @@ format: $(CHECKING) ## format Python and C++ in place
 wheel: $(VENV)/bin/python ## build a wheel into dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
+peers: $(PEERS)/.installed ## other engines to measure beside (gristmill bench offline --peer), into .peers
+
 clean: ## remove what was built (the virtual environment and the model store stay)
 	rm -rf build dist $(INSTALLED)
 
@@ -75,6 +78,12 @@ $(TESTING): pyproject.toml | $(BIN)/python
 
 $(VENV)/.oracles: pyproject.toml | $(BIN)/python
 	@$(EXTRA) oracles > $(VENV)/oracles.txt && $(PIP) -r $(VENV)/oracles.txt
+	@touch $@
+
+# Not pinned: a comparison is with the peer of today, and its version is in the report.
+$(PEERS)/.installed: | $(BIN)/python
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet xllamacpp
 	@touch $@
 
 $(CHECKING): pyproject.toml | $(BIN)/python

@@ -12,7 +12,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +95,7 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def serving(fake: Fake) -> Iterator[Fake]:
+def serving(fake: Fake) -> Generator[Fake]:
     """Serve it on a free port of this machine; ``fake.url`` is where."""
     routes = [
         Route("/v1/models", fake.models),

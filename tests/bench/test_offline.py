@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gristmill.bench.card import Card
 from gristmill.bench.offline import Settings, run
 from gristmill.bench.report import Report
 from gristmill.bench.side import OURS, Side, Spec, missing, peer
@@ -40,7 +41,7 @@ def test_the_engine_beside_a_peer(model: Path) -> None:
         profile=True,
         peers=(TWIN, BROKEN),
     )
-    card = {"read bandwidth GB/s": 10.0}
+    card: Card = {"read bandwidth GB/s": 10.0}
     report = run(settings, card, lambda what, *_: told.append(what))
     assert report.sides == ("gristmill", "twin")
     assert any("broken is not measured" in n and "no such encoding" in n for n in report.notes)
