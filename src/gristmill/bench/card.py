@@ -94,7 +94,8 @@ def _commit() -> str:
     inside = _git(here, "ls-files", "--error-unmatch", "__init__.py")
     if head is None or inside is None:
         return "release"
-    return head + ("+changes" if _git(here, "status", "--porcelain", "-uno", ".") else "")
+    changes = _git(here, "status", "--porcelain", "-uno", ":/src", ":/csrc", ":/CMakeLists.txt")
+    return head + ("+changes" if changes else "")
 
 
 def _git(folder: Path, *words: str) -> str | None:
