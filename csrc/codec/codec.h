@@ -68,11 +68,15 @@ using Mxfp4 = Quantised<Table4<E2m1Values>, PowerScale>;
 
 // Every codec: X(type, name). The order numbers them (CodecId).
 #define GM_FLOAT_CODECS(X) X(F32Codec, f32) X(F16Codec, f16) X(Bf16Codec, bf16)
-#define GM_QUANTISED_CODECS(X)                                                        \
-  X(Q8_0, q8_0)                                                                       \
-  X(Q4_0, q4_0)                                                                       \
-  X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) \
-      X(Q5_K, q5_k) X(Q6_K, q6_k) X(Iq4Nl, iq4_nl) X(Iq4Xs, iq4_xs) X(Mxfp4, mxfp4)
+#define GM_QUANTISED_CODECS(X) \
+  X(Q8_0, q8_0)                \
+  X(Q4_0, q4_0)                \
+  X(Q4_1, q4_1)                \
+  X(Q5_0, q5_0)                \
+  X(Q5_1, q5_1)                \
+  X(Q2_K, q2_k)                \
+  X(Q3_K, q3_k)                \
+  X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(Iq4Nl, iq4_nl) X(Iq4Xs, iq4_xs) X(Mxfp4, mxfp4)
 #define GM_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
 
 enum class CodecId : int {
