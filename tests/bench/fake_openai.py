@@ -37,6 +37,8 @@ class Fake:
     """Whether it tells its token counts when asked for them."""
     pair: bool = False
     """Two tokens in one event."""
+    gathers: bool = False
+    """All tokens in one piece, at the time of the last."""
     fails: int = 0
     """Every so many-th request is answered 500; 0 never."""
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -72,12 +74,17 @@ class Fake:
             if chat:
                 yield _event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
             yield b": keep-alive\n\n"
+            held = b""
             for i in range(0, count, 2 if self.pair else 1):
                 due = started + self.first + i * self.each
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 text = self.says.format(i=i)
                 choice = {"delta": {"content": text}} if chat else {"text": text}
-                yield _event({"choices": [choice]})
+                held += _event({"choices": [choice]})
+                if not self.gathers:
+                    yield held
+                    held = b""
+            yield held
             if self.counts and body.get("stream_options", {}).get("include_usage"):
                 words = len((body["messages"][-1]["content"] if chat else body["prompt"]).split())
                 usage = {
@@ -102,7 +109,11 @@ def serving(fake: Fake) -> Generator[Fake]:
         Route("/v1/chat/completions", fake.complete, methods=["POST"]),
         Route("/v1/completions", fake.complete, methods=["POST"]),
     ]
-    listener = socket.create_server(("127.0.0.1", 0))
+    # With the protocol named asyncio sends at once; without, small events would wait for each
+    # other (Nagle's algorithm) and the delays would not be those that were asked for.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     server = uvicorn.Server(
         uvicorn.Config(Starlette(routes=routes), log_level="error", lifespan="off")
     )

@@ -151,6 +151,15 @@ def test_what_is_odd_is_said() -> None:
     assert "does not count tokens" in notes and "4 to 4 tokens instead of exactly 8" in notes
 
 
+def test_fast_tokens_keep_their_times_and_gathered_ones_are_told() -> None:
+    with serving(Fake(first=0.02, each=0.004)) as fast:
+        report = bench(fast, rounds=2)
+    assert value(report, "tpot_p50") == pytest.approx(4, rel=0.6)
+    with serving(Fake(first=0.02, each=0.004, gathers=True)) as gathered:
+        report = bench(gathered, rounds=1)
+    assert any("came together" in note for note in report.notes)
+
+
 def test_memory_of_a_local_server_is_found_by_its_port(fake: Fake) -> None:
     report = bench(fake, rounds=1)  # the fake is this very process
     assert 10 < value(report, "pss") <= value(report, "peak_rss") + 1 < 10_000

@@ -29,6 +29,8 @@ Told = Callable[[str, int, int], None]
 
 LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0")
 QUANTILES = (50, 90, 99)
+TOGETHER = 20e-6
+"""Seconds between two events below which they came in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,12 @@ def _say_what_is_odd(
         report.note(
             f"{label} sends several tokens in one event: its times between events are not "
             "between tokens."
+        )
+    gaps = [gap for answer in good for gap in answer.gaps]
+    if sum(gap < TOGETHER for gap in gaps) > len(gaps) / 10:
+        report.note(
+            f"{label}, {scenario.name}: more than a tenth of the events came together with the "
+            "one before: something on the way gathers them, and times per token are not its own."
         )
     if good and not any(answer.prompt_tokens for answer in good):
         report.note(f"{label} does not count tokens (usage): its events are counted instead.")
