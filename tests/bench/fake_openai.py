@@ -84,7 +84,8 @@ class Fake:
                 if not self.gathers:
                     yield held
                     held = b""
-            yield held
+            if held:
+                yield held
             if self.counts and body.get("stream_options", {}).get("include_usage"):
                 words = len((body["messages"][-1]["content"] if chat else body["prompt"]).split())
                 usage = {
