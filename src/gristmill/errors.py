@@ -60,13 +60,18 @@ class RequestError(GristmillError):
 
 
 class ContextError(RequestError):
-    """The prompt does not fit the context. Carries both numbers."""
+    """The prompt does not fit the context. Carries both numbers.
+
+    ``counted`` False says that ``prompt_tokens`` is only the least it can be: a text far too
+    long is not tokenised to its end.
+    """
 
     kind = "exceed_context_size_error"
 
-    def __init__(self, prompt_tokens: int, context: int) -> None:
+    def __init__(self, prompt_tokens: int, context: int, *, counted: bool = True) -> None:
+        has = "has" if counted else "has at least"
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens; this server's context is {context} tokens "
+            f"The prompt {has} {prompt_tokens} tokens; this server's context is {context} tokens "
             "for the prompt and its answer together.",
             "input_tokens",
         )

@@ -381,7 +381,9 @@ def test_ten_megabytes(real: Real) -> None:
         body = {"messages": [{"role": "user", "content": "mill " * 2_000_000}]}
         got = http.post("/v1/chat/completions", json=body)
         assert got.status_code == 400
-        assert got.json()["error"]["type"] == "exceed_context_size_error"
+        error = got.json()["error"]
+        assert error["type"] == "exceed_context_size_error"
+        assert f"at least {error['n_prompt_tokens']} tokens" in error["message"]
         got = http.post("/v1/completions", json={"prompt": "mill " * 2_000_000})
         assert got.json()["error"]["n_ctx"] == real.served.context
     assert time.monotonic() - began < 10

@@ -315,7 +315,7 @@ def refuse_hopeless(text: str, tokenizer: Tokenizer, most: int | None) -> None:
     """Raises ContextError for a text far too long, before it is tokenised in vain."""
     least = tokenizer.at_least(text)
     if most is not None and least > most:
-        raise ContextError(least, most)
+        raise ContextError(least, most, counted=False)
 
 
 def truncate(ids: tuple[int, ...], fields: Generation, context: int) -> tuple[int, ...]:
