@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from gristmill.options import Options
+from gristmill.serve import tokens
 from gristmill.serve.requests import BAN
 from tests.serve.conftest import Running, Start, launch, stop
 from tests.serve.fake_engine import FakeEngine
@@ -221,6 +222,23 @@ def test_refused(running: Running, send: Send, fields: dict[str, Any], param: st
 
 
 @pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"messages": []}, "'messages' must have at least 1 entries."),
+        ({"messages": "hi"}, "'messages' must be a list (it is 'hi')."),
+        ({"stop_token_ids": [1] * 1025}, "'stop_token_ids' must have at most 1024 entries."),
+        ({"chat_template_kwargs": [1]}, "'chat_template_kwargs' must be an object."),
+        ({"stream_options": 5}, "'stream_options' must be an object (it is 5)."),
+        ({"max_tokens": True}, "'max_tokens' must be a whole number (it is true)."),
+        ({"tools": [1]}, "'tools' must be a list of objects."),
+    ],
+)
+def test_sentences(send: Send, fields: dict[str, Any], says: str) -> None:
+    """Said in the words of JSON, not of the library that checks."""
+    assert send(**fields).json()["error"]["message"] == says
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"prompt": None}, "prompt"),
@@ -318,6 +336,18 @@ def test_tokenize(running: Running) -> None:
         assert got == {"prompt": "aé<|end|>", "content": "aé<|end|>"}
         for bad in ([261], [-1], ["a"], [1.5], "ab", None, {}):
             assert client.post("/detokenize", json={"tokens": bad}).status_code == 400
+
+
+def test_tokenize_a_long_text(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in slices, read as one list."""
+    monkeypatch.setattr(tokens, "SLICE", 7)
+    text = "ab" * 50
+    with running.client() as client:
+        for more in ({"content": text}, {"prompt": text, "add_special_tokens": False}):
+            assert client.post("/tokenize", json=more).json()["tokens"] == list(text.encode())
+        got = client.post("/tokenize", json={"content": text, "with_pieces": True}).json()
+        assert "".join(each["piece"] for each in got["tokens"]) == text
+        assert client.post("/tokenize", json={"content": ""}).json() == {"tokens": []}
 
 
 def test_version_ping_and_schema(running: Running) -> None:

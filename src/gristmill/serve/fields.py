@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -78,8 +79,11 @@ class Fields(BaseModel):
             raise _request_error(error) from None
 
 
+_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+
+
 def _request_error(error: ValidationError) -> RequestError:
-    first: Any = error.errors(include_url=False, include_context=False)[0]
+    first: Any = error.errors(include_url=False)[0]
     where = [str(step) for step in first["loc"]]
     name = where[0] if where else None
     message = str(first["msg"])
@@ -87,6 +91,13 @@ def _request_error(error: ValidationError) -> RequestError:
         message = message.removeprefix("Value error, ")
     elif first["type"] == "missing":
         return RequestError(f"'{name}' is missing.", name)
+    elif first["type"] in _LENGTHS:
+        bound, limit = _LENGTHS[first["type"]]
+        message = f"must have {bound} {first['ctx'][limit]} entries"
+    elif first["type"] == "list_type":
+        message = "must be a list"
+    elif first["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        message = "must be an object"
     else:
         message = message.replace("Input should", "should").replace("Value should", "should")
         message = message[:1].lower() + message[1:]
@@ -96,7 +107,9 @@ def _request_error(error: ValidationError) -> RequestError:
 
 def _shown(value: object) -> str:
     """The offending value, when it is short enough to help."""
-    if value is None or isinstance(value, bool | float):
+    if value is None or isinstance(value, bool):
+        return f" (it is {json.dumps(value)})"
+    if isinstance(value, float):
         return f" (it is {value})"
     if isinstance(value, int) and abs(value) < 10**20:
         return f" (it is {value})"

@@ -15,6 +15,7 @@ from gristmill.serve.errors import TimeoutRequestError, TooLargeError
 MAX_DEPTH = 100
 MAX_NODES = 2_000_000
 MAX_FIELDS = 1000
+MAX_DIGITS = 1000
 IDLE_SECONDS = 60.0
 _DISCARD_SECONDS = 1.0
 _BIG = 256 * 1024
@@ -86,7 +87,7 @@ def parse_object(body: bytes) -> dict[str, object]:
     if not text.strip():
         raise RequestError("The body is empty; a JSON object is needed.")
     try:
-        value: object = json.loads(text, parse_constant=_constant)
+        value: object = json.loads(text, parse_constant=_constant, parse_int=_integer)
     except RecursionError:
         raise RequestError(_too_deep()) from None
     except ValueError as error:
@@ -102,6 +103,12 @@ def parse_object(body: bytes) -> dict[str, object]:
 
 def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"it holds a number of more than {MAX_DIGITS} digits")
+    return int(digits)
 
 
 def _too_deep() -> str:

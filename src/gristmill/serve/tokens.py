@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.errors import RequestError
-from gristmill.serve.errors import JsonResponse
+from gristmill.serve.errors import JsonResponse, dumps
 from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
 from gristmill.serve.limits import read_object
 from gristmill.serve.openai.logprobs import token_text
@@ -25,6 +25,8 @@ from gristmill.serve.protocol import ChatInput, Served
 from gristmill.serve.state import State
 
 MAX_IDS = 4_000_000
+SLICE = 20_000
+"""Entries of a list written in one go."""
 
 
 class TokenizeFields(Fields):
@@ -60,10 +62,25 @@ async def tokenize(http: HttpRequest) -> Response:
     fields = TokenizeFields.parse(body)
     served, _ = state.model(fields.model)
 
-    def work(wanted: TokenizeFields) -> dict[str, object]:
-        return _tokenize(wanted, served)
+    def work(wanted: TokenizeFields) -> bytes:
+        return _json(_tokenize(wanted, served))
 
-    return JsonResponse(await state.in_worker(work, fields))
+    return Response(await state.in_worker(work, fields), media_type="application/json")
+
+
+def _json(body: Mapping[str, object]) -> bytes:
+    """The body as JSON. Millions of entries are written in slices, so that no single call
+    holds the interpreter, and with it everybody's answers, for long."""
+    parts: list[bytes] = []
+    for key, value in body.items():
+        name = dumps(key) + b":"
+        if not isinstance(value, list):
+            parts.append(name + dumps(value))
+            continue
+        entries: list[object] = value  # pyright: ignore[reportUnknownVariableType]
+        slices = [dumps(entries[at : at + SLICE])[1:-1] for at in range(0, len(entries), SLICE)]
+        parts.append(name + b"[" + b",".join(slices) + b"]")
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:

@@ -76,6 +76,8 @@ def check(fields: ChatFields) -> None:
             "'continue_final_message' needs 'add_generation_prompt' to be false.",
             "continue_final_message",
         )
+    if not all(isinstance(tool, dict) for tool in fields.tools):
+        raise RequestError("'tools' must be a list of objects.", "tools")
     _check_tool_choice(fields.tool_choice)
     if fields.reasoning_format not in (None, "none", "auto", "deepseek"):
         raise RequestError(
