@@ -660,6 +660,22 @@ def test_a_failure_tells_everybody_and_is_kept() -> None:
             toy.submit(Request("late", (1,), greedy()))
 
 
+def test_a_failure_is_known_before_anybody_is_told() -> None:
+    """Who hears of it and asks at once must not be told that all is well."""
+    order: list[str] = []
+    with Toy(on_failure=lambda error: order.append(str(error))) as toy:
+        toy.program.fail = MemoryError()
+        told = threading.Event()
+
+        def sink(delta: Delta) -> None:
+            order.append("told")
+            told.set()
+
+        toy.engine.submit(Request("a", (1, 2), greedy()), sink)
+        assert told.wait(10)
+    assert order == ["The engine failed: MemoryError", "told"]
+
+
 def test_close_drains_then_tells() -> None:
     toy = Toy()
     quick = toy.submit(Request("quick", (1, 2), greedy(max_tokens=5, ignore_eos=True)))

@@ -429,7 +429,7 @@ class Engine:
         cause = (
             error
             if isinstance(error, EngineError)
-            else EngineError(f"The engine failed: {type(error).__name__}: {error}")
+            else EngineError(f"The engine failed: {type(error).__name__}: {error}".rstrip(": "))
         )
         if cause is not error:
             cause.__cause__ = error
@@ -438,9 +438,9 @@ class Engine:
             self._over = True
             jobs = list(self._jobs.values())
             self._jobs.clear()
+        self.fail(cause)  # first: who is told of it must not find the server healthy
         for job in jobs:
             self._mourn(job, str(cause))
-        self.fail(cause)
 
     def _mourn(self, job: _Job, message: str) -> None:
         """Tell a request's unfinished answers that the engine failed; touches nothing else."""

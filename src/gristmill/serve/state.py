@@ -54,7 +54,7 @@ class State:
     def ready(self) -> Served:
         """The served model, or ``OverloadError`` (503) that says why there is none now."""
         if self.failure is not None:
-            raise OverloadError(f"The engine failed: {self.failure}", retry_after=5)
+            raise OverloadError(self.failure, retry_after=5)
         if self.draining:
             raise OverloadError("The server is shutting down.", retry_after=5)
         if self.served is None:
