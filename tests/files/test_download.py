@@ -230,6 +230,15 @@ def test_a_store_that_cannot_be(site: Site, home: Path) -> None:
         resolve(f"{site.url}/m.gguf")
 
 
+@pytest.mark.parametrize("place", ["/proc/no/such", "/dev/null/x"])
+def test_a_store_where_nothing_can_be_made(
+    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("GRISTMILL_HOME", place)
+    with pytest.raises(ResourceError, match="cannot be written"):
+        resolve(f"{site.url}/m.gguf")
+
+
 # ------------------------------------------------------------- references
 
 

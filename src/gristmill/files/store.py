@@ -242,6 +242,8 @@ _DISK_ERRORS = frozenset(
         errno.EISDIR,
         errno.EIO,
         errno.ENAMETOOLONG,
+        errno.ENOENT,  # a place where nothing can be made: /proc, a folder that was deleted
+        errno.ELOOP,
     }
 )
 
