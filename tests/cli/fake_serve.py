@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gristmill.cli import loading, main
+from gristmill.cli import loading, main, ready
 from gristmill.errors import EngineError, SourceError
 from gristmill.serve.protocol import Served
 from gristmill.types import Request, Sink
@@ -78,4 +78,12 @@ def load_model(options: Any, backend: Any, report: Any, on_failure: Any) -> Any:
 
 
 loading.load_model = load_model
+
+if os.environ.get("FAKE_SLOW_START"):
+
+    def slowly(_options: Any) -> None:
+        print("starting slowly", file=sys.stderr, flush=True)
+        time.sleep(float(os.environ["FAKE_SLOW_START"]))
+
+    ready.warn_if_open = slowly
 main()

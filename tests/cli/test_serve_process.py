@@ -253,6 +253,30 @@ def test_stop_while_loading(child: Callable[..., Child]) -> None:
     assert server.wait(3) == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_before_the_loop_runs(child: Callable[..., Child], number: signal.Signals) -> None:
+    server = child(FAKE_SLOW_START="60")
+    end = time.monotonic() + 20
+    while not server.err:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    server.process.send_signal(number)
+    assert server.wait(3) == 128 + number
+    assert server.err == ["starting slowly"]
+
+
+def test_bytes_that_are_no_http_are_not_logged(child: Callable[..., Child]) -> None:
+    server = child().ready()
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "eA=="}
+    assert server.get("/health", headers=upgrade).status_code == 200
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        sock.sendall(b"no HTTP\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 400")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert server.err == []
+
+
 def test_idle_takes_no_time(child: Callable[..., Child]) -> Any:
     server = child().ready()
     time.sleep(0.5)

@@ -37,7 +37,10 @@ class Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
         if match is None:
             self.fail(f"{value!r} is not a size like 4G, 512M or a number of bytes.", param, ctx)
         scale = 1024 ** " kmgt".index(match[2].lower() or " ")
-        return int(float(match[1]) * scale)
+        size = int(float(match[1]) * scale)
+        if size < 1:
+            self.fail(f"{value!r} is nothing; give at least one byte.", param, ctx)
+        return size
 
 
 class Grouped(click.Option):
@@ -356,9 +359,9 @@ def _remember(names: str, why: str) -> Callable[[click.Context, click.Parameter,
 
 def to_options(given: Mapping[str, Any]) -> Options:
     """The flags as ``Options``. Raises ``UsageError`` for those that contradict each other."""
-    kv_dtype = str(given["kv_dtype"]).lower()
+    kv_dtype = _kv_type(given["kv_dtype"])
     other = given["cache_type_v"]
-    if other is not None and other.lower() != kv_dtype:
+    if other is not None and _kv_type(other) != kv_dtype:
         raise UsageError("Keys and values are kept alike: give -ctk and -ctv the same type.")
     seed = given["seed"]
     return Options(
@@ -367,8 +370,8 @@ def to_options(given: Mapping[str, Any]) -> Options:
         context=_context(given["max_model_len"], given["ctx_size"], given["max_running"]),
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
-        kv_bytes=given["kv_bytes"] or _kv_from_environment(),
-        kv_dtype="f16" if kv_dtype in ("auto", "float16") else kv_dtype,
+        kv_bytes=_kv_from_environment() if given["kv_bytes"] is None else given["kv_bytes"],
+        kv_dtype=kv_dtype,
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],
         max_waiting=given["max_waiting"],
@@ -388,9 +391,18 @@ def to_options(given: Mapping[str, Any]) -> Options:
     )
 
 
+def _kv_type(name: str) -> str:
+    """Both peers' names for it as one."""
+    name = name.lower()
+    return {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}.get(name, name)
+
+
 def model_reference(argument: str | None, flag: str | None, hf: str | None) -> str:
     """The one model named. ``owner/name`` that is no path here is a hub repository, as in vLLM."""
-    named = [each for each in (argument, flag, f"hf:{hf}" if hf else None) if each]
+    given = (argument, flag, f"hf:{hf}" if hf else hf)
+    named = [each for each in given if each is not None]
+    if "" in named:  # an unset variable of a script: it did not mean the default model
+        raise UsageError("The model's name is empty; leave it out for the default model.")
     if len(set(named)) > 1:
         raise UsageError(f"One model can be served, but {len(named)} are named: {named}.")
     if not named:

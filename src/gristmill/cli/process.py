@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -36,6 +37,8 @@ def run(options: Options, backend: str, debug: bool) -> None:
     Raises GristmillError for a start in vain.
     """
     _set_up_log(options.log_level)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)  # until the event loop listens to them
     listener = bind(options.host, options.port)
     ready.warn_if_open(options)
     asyncio.run(Process(options, backend, listener, debug).main())
@@ -45,12 +48,21 @@ def run(options: Options, backend: str, debug: bool) -> None:
     os._exit(0)
 
 
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """Told to stop before anything is served. A loading thread may be in the middle of native
+    work: the interpreter must not be taken apart around it."""
+    os._exit(128 + number)
+
+
 def _set_up_log(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
     for quiet in ("uvicorn", "httpx", "httpcore", "filelock", "huggingface_hub", "asyncio"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
+    # What it warns of is a client's doing (bytes that are no HTTP, a WebSocket), told to that
+    # client; with advice on packages to install that would not help here.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 @dataclass
