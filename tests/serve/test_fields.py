@@ -224,7 +224,7 @@ def test_refused(running: Running, send: Send, fields: dict[str, Any], param: st
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"messages": []}, "'messages' must have at least 1 entries."),
+        ({"messages": []}, "'messages' must have at least 1 entry."),
         ({"messages": "hi"}, "'messages' must be a list (it is 'hi')."),
         ({"stop_token_ids": [1] * 1025}, "'stop_token_ids' must have at most 1024 entries."),
         ({"chat_template_kwargs": [1]}, "'chat_template_kwargs' must be an object."),

@@ -93,7 +93,8 @@ def _request_error(error: ValidationError) -> RequestError:
         return RequestError(f"'{name}' is missing.", name)
     elif first["type"] in _LENGTHS:
         bound, limit = _LENGTHS[first["type"]]
-        message = f"must have {bound} {first['ctx'][limit]} entries"
+        count = first["ctx"][limit]
+        message = f"must have {bound} {count} {'entry' if count == 1 else 'entries'}"
     elif first["type"] == "list_type":
         message = "must be a list"
     elif first["type"] in ("dict_type", "model_type", "model_attributes_type"):
