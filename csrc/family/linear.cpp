@@ -19,7 +19,7 @@ const TileFn* table_of(CodecId id) {
   return with_codec(id, []<class C>() { return tile_table<C>(); });
 }
 
-void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
+void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1, int last) {
   Act act = s.act();
   const TileFn* table = table_of(s.codec);
   RowBlocks blocks(args.rows, act);
@@ -29,6 +29,7 @@ void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
     TileCall call{&s,
                   tile0,
                   tile1,
+                  last,
                   args.panels[int(act)] + size_t(row) * row_bytes,
                   args.out + row * args.out_stride,
                   args.out_stride,
@@ -39,32 +40,49 @@ void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1) {
   }
 }
 
-// Claims the next tiles [begin, end) of `total`: a share of what is left, so that a worker reads
-// long runs of memory and yet none waits long for the last one.
-bool claim(std::atomic<int>* counter, int total, int workers, int& begin, int& end) {
-  begin = counter->load(std::memory_order_relaxed);
-  do {
-    if (begin >= total) return false;
-    end = begin + std::max(1, (total - begin) / (2 * workers));
-  } while (!counter->compare_exchange_weak(begin, end, std::memory_order_relaxed));
-  return true;
-}
+// Tiles [begin, end) for a worker. Three quarters are dealt out beforehand, so that a worker
+// reads long runs of memory; the rest is claimed in shrinking shares, so that none waits long
+// for the last one.
+class Deal {
+ public:
+  Deal(int total, const Worker& w, std::atomic<int>* counter)
+      : total_(total), dealt_(total / 4 * 3), workers_(w.count), counter_(counter) {
+    begin = int(int64_t(dealt_) * w.id / w.count);
+    end = int(int64_t(dealt_) * (w.id + 1) / w.count);
+  }
+  int begin, end;
+  bool next() {
+    int rest = total_ - dealt_, at = counter_->load(std::memory_order_relaxed), take;
+    do {
+      if (at >= rest) return false;
+      take = std::max(1, (rest - at) / (2 * workers_));
+    } while (!counter_->compare_exchange_weak(at, at + take, std::memory_order_relaxed));
+    begin = dealt_ + at;
+    end = begin + take;
+    return true;
+  }
+
+ private:
+  int total_, dealt_, workers_;
+  std::atomic<int>* counter_;
+};
 
 }  // namespace
 
 void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter) {
   if (args.rows == 0) return;
-  int total = 0, begin, end;
+  int total = 0;
   for (const Segment& s : *args.segments) total += s.tiles();
-  while (claim(counter, total, w.count, begin, end)) {
+  Deal deal(total, w, counter);
+  do {
     int first = 0;
     for (const Segment& s : *args.segments) {
-      int from = std::max(begin - first, 0), to = std::min(end - first, s.tiles());
+      int from = std::max(deal.begin - first, 0), to = std::min(deal.end - first, s.tiles());
       int step = std::max(1, int(kGroupBytes / s.tile_bytes));
-      for (int t = from; t < to; t += step) run_group(args, s, t, std::min(t + step, to));
+      for (int t = from; t < to; t += step) run_group(args, s, t, std::min(t + step, to), to);
       first += s.tiles();
     }
-  }
+  } while (deal.next());
 }
 
 namespace {

@@ -46,6 +46,7 @@ void decode_row(const Segment& segment, int row, float* out);
 struct TileCall {
   const Segment* segment;
   int tile0, tile1;
+  int last;  // where this worker's run of tiles ends: what is fetched ahead ends there too
   const uint8_t* panel;  // of the row block
   float* out;            // first row of the block
   ptrdiff_t out_stride;

@@ -14,8 +14,12 @@ constexpr int kLanes = 16;
 constexpr int kWideBias = 128;
 constexpr bool kDotBf16 = true;
 // Most rows of activations a linear kernel keeps in registers at once.
-constexpr int kMaxRows = 12;
-constexpr int kMaxFloatRows = 12;
+// (A sanitized build has fewer, or its kernels take minutes to compile.)
+#ifndef GM_MAX_ROWS
+#define GM_MAX_ROWS 12
+#endif
+constexpr int kMaxRows = GM_MAX_ROWS;
+constexpr int kMaxFloatRows = GM_MAX_ROWS;
 // Queries an attention tile keeps in registers, for 2 vectors of 16 keys each.
 constexpr int kQueryTile = 8;
 

@@ -36,7 +36,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "sanitized": (
         *("-g1", "-O1", "-fno-omit-frame-pointer"),
-        *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+        *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DGM_MAX_ROWS=3"),
     ),
     "threads": ("-g1", "-O1", "-fsanitize=thread"),
 }
