@@ -144,6 +144,8 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options().kv_bytes == 2 * 2**30
     assert options("--kv-cache-memory-bytes", "5").kv_bytes == 5
     assert options().api_keys == ("k",)
+    monkeypatch.setenv("VLLM_API_KEY", "one key")
+    assert options().api_keys == ("one key",)
     assert options("--api-key", "other").api_keys == ("other",)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "lots")
     with pytest.raises(UsageError, match="lots"):
