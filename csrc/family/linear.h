@@ -55,9 +55,7 @@ struct TileCall {
   ptrdiff_t residual_stride;
 };
 using TileFn = void (*)(const TileCall&);
-constexpr int kMostRows = isa::kMaxRows > isa::kMaxFloatRows ? isa::kMaxRows : isa::kMaxFloatRows;
-// [rows - 1], for the float codecs, the 8-to-5-bit and the other quantised ones (three
-// translation units, so that a build uses its cores).
+// The micro-kernels of a codec, by number of rows (index 0 is one row).
 template <class C>
 const TileFn* tile_table();
 

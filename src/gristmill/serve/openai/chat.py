@@ -14,7 +14,7 @@ from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.fields import Flag, Short, Whole
 from gristmill.serve.limits import read_object
 from gristmill.serve.openai.logprobs import chat_form, prompt_form
-from gristmill.serve.openai.run import Job, extras, new_id, now, reply, usage_chunk
+from gristmill.serve.openai.run import Job, chunk, new_id, now, reply, usage_chunk
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.protocol import ChatInput, Prompt
 from gristmill.serve.requests import (
@@ -212,10 +212,10 @@ class ChatShape:
         return write
 
     def _opening(self, group: Group, answer: Answer) -> dict[str, object]:
-        chunk = self._chunk(group, answer, {"role": "assistant", "content": ""}, None)
+        opening = self._chunk(group, answer, {"role": "assistant", "content": ""}, None)
         if self.fields.return_token_ids:
-            chunk["prompt_token_ids"] = list(self.job.prompts[0].ids)
-        return chunk
+            opening["prompt_token_ids"] = list(self.job.prompts[0].ids)
+        return opening
 
     def _chunk(
         self,
@@ -225,20 +225,9 @@ class ChatShape:
         part: Part | None,
         closing: bool = False,
     ) -> dict[str, object]:
-        choice: dict[str, object] = {
-            "index": answer.index,
-            "delta": delta,
-            "logprobs": self._logprobs(part.logprobs) if part and part.logprobs else None,
-            "finish_reason": answer.finish if closing else None,
-        }
-        if closing:
-            choice["stop_reason"] = answer.stopped_by
-        if part is not None and self.fields.return_token_ids:
-            choice["token_ids"] = list(part.tokens)
-        more = extras(self.job, group, answer)
-        if not closing and answer.finish is not None:
-            more.pop("timings", None)
-        return {**self.job.envelope(CHUNK), "choices": [choice], **more}
+        logprobs = self._logprobs(part.logprobs) if part and part.logprobs else None
+        body: dict[str, object] = {"delta": delta, "logprobs": logprobs}
+        return chunk(self.job, group, answer, CHUNK, body, part, closing)
 
     def ending(self, group: Group) -> list[object]:
         """The chunk of usage, if asked for."""

@@ -14,7 +14,7 @@ from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.fields import Flag, Whole
 from gristmill.serve.limits import read_object
 from gristmill.serve.openai.logprobs import Cursor, completion_form, prompt_form
-from gristmill.serve.openai.run import Job, extras, new_id, now, reply, usage_chunk
+from gristmill.serve.openai.run import Job, chunk, new_id, now, reply, usage_chunk
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import (
@@ -207,13 +207,13 @@ class CompletionShape:
         return write
 
     def _opening(self, group: Group, answer: Answer, echo: str) -> dict[str, object]:
-        chunk = self._chunk(group, answer, echo, None, None)
+        opening = self._chunk(group, answer, echo, None, None)
         if self.fields.return_token_ids:
             ids = self.job.prompts[answer.index // self.fields.n].ids
-            choices = chunk["choices"]
+            choices = opening["choices"]
             assert isinstance(choices, list)
             choices[0]["prompt_token_ids"] = list(ids)
-        return chunk
+        return opening
 
     def _chunk(
         self,
@@ -228,20 +228,8 @@ class CompletionShape:
         if part is not None and part.logprobs and cursor and self.fields.logprobs is not None:
             tokens = [each.token for each in part.logprobs]
             logprobs = completion_form(part.logprobs, tokens, self.tokenizer, cursor)
-        choice: dict[str, object] = {
-            "index": answer.index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": answer.finish if closing else None,
-        }
-        if closing:
-            choice["stop_reason"] = answer.stopped_by
-        if part is not None and self.fields.return_token_ids:
-            choice["token_ids"] = list(part.tokens)
-        more = extras(self.job, group, answer)
-        if not closing and answer.finish is not None:
-            more.pop("timings", None)
-        return {**self.job.envelope(KIND), "choices": [choice], **more}
+        body: dict[str, object] = {"text": text, "logprobs": logprobs}
+        return chunk(self.job, group, answer, KIND, body, part, closing)
 
     def ending(self, group: Group) -> list[object]:
         """The chunk of usage, if asked for."""

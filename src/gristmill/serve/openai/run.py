@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 import gristmill
-from gristmill.serve.answers import Answer, Group, Write, chunks
+from gristmill.serve.answers import Answer, Group, Part, Write, chunks
 from gristmill.serve.bridge import ClientGoneError, Ticket
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.openai.usage import running_timings, timings, usage
@@ -134,11 +134,32 @@ def _raise_early(group: Group, first: Sequence[Delta]) -> None:
             group.feed(delta)
 
 
-def extras(job: Job, group: Group, answer: Answer) -> dict[str, object]:
-    """What a chunk may carry beside its choices."""
+def chunk(
+    job: Job,
+    group: Group,
+    answer: Answer,
+    kind: str,
+    body: dict[str, object],
+    part: Part | None,
+    closing: bool,
+) -> dict[str, object]:
+    """One chunk of an answer: ``body`` is what the dialect says of it, text and logprobs."""
+    choice: dict[str, object] = {
+        "index": answer.index,
+        **body,
+        "finish_reason": answer.finish if closing else None,
+    }
+    if closing:
+        choice["stop_reason"] = answer.stopped_by
+    if part is not None and job.fields.return_token_ids:
+        choice["token_ids"] = list(part.tokens)
+    return {**job.envelope(kind), "choices": [choice], **_extras(job, group, answer, closing)}
+
+
+def _extras(job: Job, group: Group, answer: Answer, closing: bool) -> dict[str, object]:
     more: dict[str, object] = {}
     if answer.finish is not None:
-        took = timings(answer)
+        took = timings(answer) if closing else None
         if took is not None:
             more["timings"] = took
     elif job.fields.timings_per_token:
