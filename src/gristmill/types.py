@@ -90,6 +90,20 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer's text must match, from its first token on.
+
+    ``text`` is a JSON schema (as JSON), a regular expression, a Lark or GBNF grammar, a JSON list
+    of choices, or a structural tag (as JSON), by ``kind``. ``after``: token ids of which one ends
+    the reasoning; nothing is constrained until it has come (empty: from the start).
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "lark", "gbnf", "choice", "structural_tag"]
+    text: str = ""
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. The defaults change nothing: the model's own distribution.
 
@@ -133,6 +147,29 @@ class Request:
     client: str = ""
     priority: int = 0
     cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What a piece of an answer adds to its tool call number ``index``.
+
+    The first delta of a call has its ``id`` and ``name``; ``arguments`` are pieces of JSON text
+    that join to one object.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What some text of an answer turned out to be."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gristmill.serve.bridge import Bridge
 from gristmill.serve.protocol import ChatInput, Prompt, Served
 from gristmill.serve.server import Server, bind
 from gristmill.serve.state import State
+from gristmill.types import Piece
 from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 
@@ -31,24 +32,24 @@ class FakeThink:
         self.held = ""
         self.thinking = True
 
-    def push(self, text: str) -> tuple[str, str]:
+    def push(self, text: str) -> Piece:
         if not self.thinking:
-            return "", text
+            return Piece(content=text)
         self.held += text
         if self.MARK in self.held:
             reasoning, content = self.held.split(self.MARK, 1)
             self.thinking, self.held = False, ""
-            return reasoning, content
+            return Piece(reasoning, content)
         keep = next(
             (n for n in range(len(self.MARK), 0, -1) if self.held.endswith(self.MARK[:n])), 0
         )
         cut = len(self.held) - keep
         out, self.held = self.held[:cut], self.held[cut:]
-        return out, ""
+        return Piece(out)
 
-    def flush(self) -> tuple[str, str]:
+    def flush(self) -> Piece:
         held, self.held = self.held, ""
-        return (held, "") if self.thinking else ("", held)
+        return Piece(held) if self.thinking else Piece(content=held)
 
 
 def fake_chat(chat: ChatInput) -> Prompt:

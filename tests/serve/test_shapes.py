@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from gristmill.options import Options
 from gristmill.serve.answers import Answer, Group
 from gristmill.serve.bridge import Bridge
+from gristmill.serve.chat_request import ChatFields
+from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.openai import chat, completions
-from gristmill.serve.openai.run import Job
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation
+from gristmill.serve.run import Job
 from gristmill.serve.state import State
 from gristmill.text import reasoning
 from gristmill.types import Delta, SamplingParams, Timings, TokenLogprob
@@ -97,7 +99,7 @@ def run(shape: Any, state: State, count: int, opened: bool | None, given_deltas:
 def test_chat_stream_says_what_the_whole_does(
     state: State, data: st.DataObject, count: int, opened: bool | None, flags: dict[str, Any]
 ) -> None:
-    fields = chat.ChatFields.parse({"messages": [{}], "n": count, **flags})
+    fields = ChatFields.parse({"messages": [{}], "n": count, **flags})
     shape = chat.ChatShape(job(state, fields), fields)
     chunks, whole = run(shape, state, count, opened, data.draw(deltas(count)))
     if flags["stream_options"]:
@@ -133,7 +135,7 @@ def test_completion_stream_says_what_the_whole_does(
     state: State, data: st.DataObject, count: int, echo: bool, logprobs: int | None
 ) -> None:
     body = {"prompt": "x", "n": count, "echo": echo, "logprobs": logprobs}
-    fields = completions.CompletionFields.parse(body)
+    fields = CompletionFields.parse(body)
     shape = completions.CompletionShape(job(state, fields), fields)
     chunks, whole = run(shape, state, count, None, data.draw(deltas(count)))
     for index, plain in enumerate(whole["choices"]):

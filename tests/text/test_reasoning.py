@@ -15,7 +15,7 @@ from gristmill.text import reasoning
 def run(pieces: list[str], prompt: str = "") -> tuple[str, str]:
     parser = reasoning.parser("think", prompt)
     parts = [parser.push(piece) for piece in pieces] + [parser.flush()]
-    return "".join(r for r, _ in parts), "".join(c for _, c in parts)
+    return "".join(p.reasoning for p in parts), "".join(p.content for p in parts)
 
 
 @pytest.mark.parametrize(

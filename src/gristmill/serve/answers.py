@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from gristmill.errors import EngineError, OverloadError
 from gristmill.serve.bridge import Ticket
 from gristmill.serve.metrics import Metrics
-from gristmill.serve.protocol import ReasoningParser
-from gristmill.types import Delta, FinishReason, Timings, TokenLogprob
+from gristmill.serve.protocol import AnswerParser
+from gristmill.types import CallDelta, Delta, FinishReason, Piece, Timings, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,16 @@ class Part:
     content: str
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
+    calls: tuple[CallDelta, ...] = ()
+
+
+@dataclass
+class Call:
+    """A tool call of an answer; ``arguments`` are JSON text."""
+
+    id: str
+    name: str
+    arguments: str = ""
 
 
 @dataclass
@@ -29,9 +39,10 @@ class Answer:
 
     index: int
     prompt_tokens: int
-    parser: ReasoningParser | None = None
+    parser: AnswerParser | None = None
     reasoning: list[str] = field(default_factory=list[str])
     content: list[str] = field(default_factory=list[str])
+    calls: list[Call] = field(default_factory=list["Call"])
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
@@ -49,16 +60,20 @@ class Answer:
 
     def feed(self, delta: Delta) -> Part:
         """Takes a delta in and says what it added."""
-        reasoning, content = "", delta.text
+        pieces = [Piece(content=delta.text)]
         if self.parser is not None:
-            reasoning, content = self.parser.push(delta.text)
+            pieces = [self.parser.push(delta.text)]
             if delta.finish is not None:
-                more_reasoning, more_content = self.parser.flush()
-                reasoning, content = reasoning + more_reasoning, content + more_content
+                pieces.append(self.parser.flush())
+        reasoning = "".join(piece.reasoning for piece in pieces)
+        content = "".join(piece.content for piece in pieces)
+        calls = tuple(call for piece in pieces for call in piece.calls)
         if reasoning:
             self.reasoning.append(reasoning)
         if content:
             self.content.append(content)
+        for call in calls:
+            self._call(call)
         logprobs = _shown(delta)
         self.tokens.extend(delta.tokens)
         self.logprobs.extend(logprobs)
@@ -67,7 +82,12 @@ class Answer:
         if delta.finish is not None:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
-        return Part(reasoning, content, delta.tokens, logprobs)
+        return Part(reasoning, content, delta.tokens, logprobs, calls)
+
+    def _call(self, delta: CallDelta) -> None:
+        if delta.index == len(self.calls):
+            self.calls.append(Call(delta.id or "", delta.name or ""))
+        self.calls[delta.index].arguments += delta.arguments
 
 
 def _shown(delta: Delta) -> tuple[TokenLogprob, ...]:

@@ -21,6 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import gristmill
 from gristmill.serve import errors, status, tokens
 from gristmill.serve.auth import ApiKey
+from gristmill.serve.chat_request import ChatFields
+from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.openai import chat, completions, models
 from gristmill.serve.state import State
 
@@ -37,9 +39,9 @@ _GET: tuple[tuple[str, Handler], ...] = (
     ("/v1/models/{model_id:path}", models.show_model),
 )
 _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
-    ("/v1/chat/completions", chat.chat_completions, chat.ChatFields),
-    ("/chat/completions", chat.chat_completions, chat.ChatFields),
-    ("/v1/completions", completions.completions, completions.CompletionFields),
+    ("/v1/chat/completions", chat.chat_completions, ChatFields),
+    ("/chat/completions", chat.chat_completions, ChatFields),
+    ("/v1/completions", completions.completions, CompletionFields),
     ("/tokenize", tokens.tokenize, tokens.TokenizeFields),
     ("/detokenize", tokens.detokenize, tokens.DetokenizeFields),
     ("/ping", status.health, None),

@@ -33,7 +33,7 @@ class ApiKey:
             await send({"type": "websocket.close", "code": 1008})
             return
         error = AuthError("This server needs an API key: send 'Authorization: Bearer <key>'.")
-        await error_response(error)(scope, receive, send)
+        await error_response(error, str(scope.get("path", "")))(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         given = b""

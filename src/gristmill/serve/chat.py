@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gristmill.errors import RequestError
 from gristmill.options import Options
-from gristmill.serve.protocol import ChatInput, Prompt, ReasoningParser
+from gristmill.serve.protocol import AnswerParser, ChatInput, Prompt
 from gristmill.serve.requests import refuse_hopeless
 from gristmill.text import reasoning
 from gristmill.text.chat import Chat
@@ -77,7 +77,7 @@ class Renderer:
             raise RequestError("The chat template made an empty prompt.", "messages")
         return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning))
 
-    def _reasoning(self, text: str, split: bool) -> Callable[[], ReasoningParser] | None:
+    def _reasoning(self, text: str, split: bool) -> Callable[[], AnswerParser] | None:
         name = self._parser
         if name is None or not split:
             return None

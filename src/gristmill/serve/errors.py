@@ -1,9 +1,14 @@
-"""Errors as clients of every dialect expect them: ``{"error": {code, message, type, param}}``."""
+"""Errors as clients of every dialect expect them.
+
+OpenAI's shape ``{"error": {code, message, type, param}}`` is everybody's, unless a dialect has
+put its own into ``FORMS`` for the paths that are its.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -14,6 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gristmill.errors import ContextError, GristmillError, OverloadError, RequestError
 
 log = logging.getLogger("gristmill.serve")
+
+Form = Callable[[Mapping[str, object]], object]
+"""OpenAI's inner error object to what a dialect's clients expect."""
+FORMS: dict[str, Form] = {}
+"""Path prefix → form."""
 
 _HTTP_KINDS = {401: "authentication_error", 404: "not_found_error", 503: "unavailable_error"}
 
@@ -66,7 +76,17 @@ class JsonResponse(Response):
         return dumps(content)
 
 
-def error_response(error: BaseException) -> JsonResponse:
+def shaped(body: dict[str, object], path: str) -> object:
+    """An error body in the form of the path's dialect."""
+    inner = body["error"]
+    assert isinstance(inner, dict)
+    for prefix, form in FORMS.items():
+        if path.startswith(prefix):
+            return form(inner)  # pyright: ignore[reportUnknownArgumentType]
+    return body
+
+
+def error_response(error: BaseException, path: str = "") -> JsonResponse:
     """The whole answer for an error that came before any other answer."""
     status = error.status if isinstance(error, GristmillError) else 500
     headers: dict[str, str] = {}
@@ -76,24 +96,23 @@ def error_response(error: BaseException) -> JsonResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413):
         headers["Connection"] = "close"
-    return JsonResponse(error_body(error), status, headers)
+    return JsonResponse(shaped(error_body(error), path), status, headers)
 
 
 def install(app: FastAPI) -> None:
     """Makes the app answer every error in the one shape."""
 
-    async def typed(_request: Request, error: Exception) -> Response:
-        return error_response(error)
+    async def typed(request: Request, error: Exception) -> Response:
+        return error_response(error, request.url.path)
 
-    async def http(_request: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         kind = _HTTP_KINDS.get(error.status_code, "invalid_request_error")
         message = "No such route." if error.status_code == 404 else str(error.detail)
         if error.status_code == 405:
             message = "This route does not take that method."
-        return JsonResponse(
-            _body(error.status_code, message, kind), error.status_code, error.headers
-        )
+        body = shaped(_body(error.status_code, message, kind), request.url.path)
+        return JsonResponse(body, error.status_code, error.headers)
 
     app.add_exception_handler(GristmillError, typed)
     app.add_exception_handler(HTTPException, http)
@@ -122,4 +141,4 @@ class Unexpected:
             log.exception("unexpected error in %s", scope.get("path"))
             if begun or scope["type"] != "http":
                 raise
-            await error_response(error)(scope, receive, send)
+            await error_response(error, str(scope.get("path", "")))(scope, receive, send)

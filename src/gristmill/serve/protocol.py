@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gristmill.types import Request, Sink
+from gristmill.types import Piece, Request, Sink
 
 
 class HistogramView(Protocol):
@@ -100,14 +100,14 @@ class Tokenizer(Protocol):
         ...
 
 
-class ReasoningParser(Protocol):
-    """Splits an answer, fed piece by piece, into reasoning and content."""
+class AnswerParser(Protocol):
+    """Splits an answer, fed piece by piece, into reasoning, content and tool calls."""
 
-    def push(self, text: str, /) -> tuple[str, str]:
-        """(reasoning, content) that ``text`` has added."""
+    def push(self, text: str, /) -> Piece:
+        """What ``text`` has added."""
         ...
 
-    def flush(self) -> tuple[str, str]:
+    def flush(self) -> Piece:
         """What was held back, at the end."""
         ...
 
@@ -116,11 +116,11 @@ class ReasoningParser(Protocol):
 class Prompt:
     """A rendered chat: its ids, and how an answer to it begins.
 
-    ``reasoning`` makes a fresh parser for one answer, or is None when the model does not think.
+    ``parser`` makes a fresh parser for one answer, or is None when all of it is content.
     """
 
     ids: tuple[int, ...]
-    reasoning: Callable[[], ReasoningParser] | None = None
+    parser: Callable[[], AnswerParser] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from starlette.requests import Request
+
 from gristmill.errors import NotFoundError, OverloadError
 from gristmill.options import Options
 from gristmill.serve.bridge import Bridge
@@ -51,6 +53,10 @@ class State:
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="gristmill-text")
     )
 
+    def open(self) -> None:
+        """Raises ``OverloadError`` (503) while nothing new is taken in."""
+        self.ready()
+
     def ready(self) -> Served:
         """The served model, or ``OverloadError`` (503) that says why there is none now."""
         if self.failure is not None:
@@ -72,6 +78,11 @@ class State:
         raise NotFoundError(
             f"The model '{name[:200]}' is not served here; served: {known}.", "model"
         )
+
+    async def acquire(self, http: Request, name: str | None) -> tuple[Served, str]:
+        """The model called ``name`` for as long as this exchange lasts, and the name to answer
+        with. Raises NotFoundError (404), OverloadError (503)."""
+        return self.model(name)
 
     async def in_worker(self, work: Callable[[P], T], argument: P) -> T:
         """Runs slow text work off the event loop."""

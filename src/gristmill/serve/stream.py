@@ -1,9 +1,10 @@
-"""Server-sent events: chunks as they come, comments while nothing does, ``[DONE]`` at the end."""
+"""Streams: chunks as they come, signs of life while nothing does; a framing for each dialect."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,20 +15,69 @@ from gristmill.serve.errors import dumps, error_body
 
 log = logging.getLogger("gristmill.serve")
 
-DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n\n"
+
+class Framing(Protocol):
+    """How a dialect writes the values of a stream."""
+
+    @property
+    def media_type(self) -> str:
+        """The stream's content type."""
+        ...
+
+    def chunk(self, value: object) -> bytes:
+        """One value."""
+        ...
+
+    def alive(self) -> bytes:
+        """A sign of life; empty for none."""
+        ...
+
+    def failure(self, error: BaseException) -> bytes:
+        """An error in the middle of the stream."""
+        ...
+
+    def end(self) -> bytes:
+        """What every stream ends with."""
+        ...
 
 
-class EventStream(Response):
-    """Sends batches of chunks as events; a failure is an error event, then ``[DONE]``.
-
-    ``batches`` yields lists of JSON values, or None for a comment. The ticket is closed
-    however the stream ends, so a client that leaves stops its work in the engine.
-    """
+class OpenAiEvents:
+    """Server-sent events without names; ``[DONE]`` at the end, after an error too."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, ticket: Ticket, batches: AsyncIterator[list[object] | None]) -> None:
+    def chunk(self, value: object) -> bytes:
+        """``data: {...}``."""
+        return event(value)
+
+    def alive(self) -> bytes:
+        """A comment."""
+        return b": keep-alive\n\n"
+
+    def failure(self, error: BaseException) -> bytes:
+        """``data: {"error": ...}``."""
+        return event(error_body(error))
+
+    def end(self) -> bytes:
+        """``data: [DONE]``."""
+        return b"data: [DONE]\n\n"
+
+
+class Stream(Response):
+    """Sends batches of chunks as they come; a failure is told in the dialect's way.
+
+    ``batches`` yields lists of JSON values, or None for a sign of life. The ticket is closed
+    however the stream ends, so a client that leaves stops its work in the engine.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        batches: AsyncIterator[list[object] | None],
+        framing: Framing | None = None,
+    ) -> None:
+        self.framing = framing or OpenAiEvents()
+        self.media_type = self.framing.media_type
         self.status_code = 200
         self.background = None
         self.ticket = ticket
@@ -45,24 +95,26 @@ class EventStream(Response):
             self.ticket.close()
 
     async def _run(self, send: Send) -> None:
+        framing = self.framing
         try:
             async for batch in self.batches:
-                data = COMMENT if batch is None else b"".join(map(event, batch))
+                data = framing.alive() if batch is None else b"".join(map(framing.chunk, batch))
                 if data:
                     await send(_part(data))
         except GristmillError as error:
-            await send(_part(event(error_body(error))))
+            await send(_part(framing.failure(error)))
         except ClientGoneError:
             raise
         except Exception as error:
             log.exception("unexpected error in a stream")
-            await send(_part(event(error_body(error))))
-        await send({**_part(DONE), "more_body": False})
+            await send(_part(framing.failure(error)))
+        await send({**_part(framing.end()), "more_body": False})
 
 
-def event(value: object) -> bytes:
+def event(value: object, name: str | None = None) -> bytes:
     """One event with a JSON value."""
-    return b"data: " + dumps(value) + b"\n\n"
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + dumps(value) + b"\n\n"
 
 
 def _part(data: bytes) -> dict[str, object]:

@@ -3,117 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
 
-from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.errors import RequestError
 from gristmill.serve.answers import Answer, Group, Part, Write
-from gristmill.serve.fields import Flag, Whole
+from gristmill.serve.completion_request import CompletionFields, completion_job, parse_completion
 from gristmill.serve.limits import read_object
+from gristmill.serve.openai.chunks import chunk, usage_chunk
 from gristmill.serve.openai.logprobs import Cursor, completion_form, prompt_form
-from gristmill.serve.openai.run import Job, chunk, new_id, now, reply, usage_chunk
 from gristmill.serve.openai.usage import timings, usage
-from gristmill.serve.protocol import Prompt, Served
-from gristmill.serve.requests import (
-    MAX_LOGPROBS,
-    Generation,
-    refuse_hopeless,
-    refuse_unsupported,
-    sampling,
-    truncate,
-)
+from gristmill.serve.run import Job, new_id, reply
 from gristmill.serve.state import State
 from gristmill.types import TokenLogprob
 
-MAX_PROMPTS = 256
 KIND = "text_completion"
-
-
-class CompletionFields(Generation):
-    """The body."""
-
-    prompt: Any
-    echo: Flag = False
-    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    add_special_tokens: Flag = True
-
-
-def prompts(value: object, served: Served, fields: CompletionFields) -> list[tuple[int, ...]]:
-    """OpenAI's four forms: a text, ids, a list of texts, a list of lists of ids.
-
-    Raises: RequestError for anything else, for ids beyond the vocabulary and for too many.
-    """
-    if isinstance(value, str):
-        return [_encode(value, served, fields)]
-    if not isinstance(value, list) or not value:
-        raise RequestError(
-            "'prompt' must be a string, a list of token ids, or a list of either.", "prompt"
-        )
-    items: list[object] = value  # pyright: ignore[reportUnknownVariableType]
-    if _is_id(items[0]):
-        return [_ids(items, served)]
-    if len(items) > MAX_PROMPTS:
-        raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
-    found: list[tuple[int, ...]] = []
-    for item in items:
-        if isinstance(item, str):
-            found.append(_encode(item, served, fields))
-        elif isinstance(item, list):
-            found.append(_ids(item, served))  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            raise RequestError("'prompt' must hold texts or lists of token ids.", "prompt")
-    return found
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _encode(text: str, served: Served, fields: CompletionFields) -> tuple[int, ...]:
-    if fields.truncate_prompt_tokens is None:
-        refuse_hopeless(text, served.tokenizer, served.context)
-    ids = served.tokenizer.encode(text, add_special=fields.add_special_tokens, parse_special=True)
-    if not ids:
-        raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
-    return tuple(ids)
-
-
-def _ids(items: Sequence[object], served: Served) -> tuple[int, ...]:
-    vocab = served.tokenizer.vocab_size
-    if not items:
-        raise RequestError("'prompt' holds an empty list of token ids.", "prompt")
-    for item in items:
-        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocab:
-            raise RequestError(f"'prompt' must hold token ids from 0 to {vocab - 1}.", "prompt")
-    return tuple(items)  # pyright: ignore[reportReturnType]
 
 
 async def completions(http: HttpRequest) -> Response:
     """Continues one prompt or several."""
     state: State = http.app.state.gristmill
-    state.ready()
-    body = await read_object(http, state.options.max_body_bytes)
-    refuse_unsupported(body)
-    fields = CompletionFields.parse(body)
-    served, model = state.model(fields.model)
-    # The prompt's own log-probabilities are a part of the reply to an echo.
-    asked = fields
-    if fields.echo and fields.logprobs is not None:
-        if fields.stream:
-            raise RequestError("'echo' with 'logprobs' cannot be streamed.", "echo")
-        if fields.prompt_logprobs is None:
-            asked = fields.model_copy(update={"prompt_logprobs": fields.logprobs})
-    chosen = sampling(asked, served, fields.logprobs)
-
-    def tokenise(value: object) -> list[tuple[int, ...]]:
-        return prompts(value, served, fields)
-
-    ids = await state.in_worker(tokenise, fields.prompt)
-    made = [Prompt(truncate(each, fields, served.context)) for each in ids]
-    job = Job(state, served, fields, model, new_id("cmpl", fields), made, chosen, now())
+    state.open()
+    fields = parse_completion(await read_object(http, state.options.max_body_bytes))
+    job = await completion_job(http, fields, new_id("cmpl", fields))
     shape = CompletionShape(job, fields)
     return await reply(http, job, shape.writer, shape.whole, shape.ending)
 

@@ -10,17 +10,18 @@ from typing import Protocol
 
 from gristmill.errors import UsageError
 from gristmill.text.reasoning import think
+from gristmill.types import Piece
 
 
 class Parser(Protocol):
     """Takes the pieces of one answer in order."""
 
-    def push(self, text: str) -> tuple[str, str]:
-        """(reasoning, content) that ``text`` has added."""
+    def push(self, text: str) -> Piece:
+        """What ``text`` has added."""
         ...
 
-    def flush(self) -> tuple[str, str]:
-        """(reasoning, content) held back, at the end of the answer."""
+    def flush(self) -> Piece:
+        """What was held back, at the end of the answer."""
         ...
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from gristmill.types import Piece
+
 NAME = "think"
 _OPEN = "<think>"
 _CLOSE = "</think>"
@@ -35,26 +37,26 @@ class Parser:
         if opened:
             self._state = "thought"
 
-    def push(self, text: str) -> tuple[str, str]:
-        """(reasoning, content) that ``text`` has added."""
+    def push(self, text: str) -> Piece:
+        """What ``text`` has added."""
         if self._state == "answer":
-            return "", text
+            return Piece(content=text)
         self._held += text
         reasoning = ""
         if self._state == "start":
             self._start()
         if self._state == "thought":
             reasoning = self._thought()
-        return reasoning, self._content()
+        return Piece(reasoning, self._content())
 
-    def flush(self) -> tuple[str, str]:
+    def flush(self) -> Piece:
         """What was held back: an unfinished tag is the text it is."""
         held, self._held = self._held, ""
         if self._state == "thought":
-            return self._spoken(held.rstrip()), ""
+            return Piece(self._spoken(held.rstrip()))
         if self._state == "after":
-            return "", held.lstrip()
-        return "", held
+            return Piece(content=held.lstrip())
+        return Piece(content=held)
 
     def _start(self) -> None:
         """Look for the opening tag; anything else than white space before it is the answer."""

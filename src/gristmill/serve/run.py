@@ -1,4 +1,4 @@
-"""From checked fields to a running answer: what both generating routes do alike."""
+"""From checked fields to a running answer: what the generating routes of all dialects do alike."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 import gristmill
-from gristmill.serve.answers import Answer, Group, Part, Write, chunks
+from gristmill.serve.answers import Answer, Group, Write, chunks
 from gristmill.serve.bridge import ClientGoneError, Ticket
 from gristmill.serve.errors import JsonResponse
-from gristmill.serve.openai.usage import running_timings, timings, usage
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation
 from gristmill.serve.state import State
-from gristmill.serve.stream import EventStream
+from gristmill.serve.stream import Framing, Stream
 from gristmill.types import Delta, Request, SamplingParams
 
 FINGERPRINT = f"gristmill-{gristmill.__version__}"
@@ -71,7 +70,7 @@ def start(job: Job) -> tuple[Ticket, Group]:
         request_id = f"{job.id[:80]}-{uuid.uuid4().hex[:12]}"
         bases[request_id] = len(answers)
         for _ in range(fields.n):
-            parser = prompt.reasoning() if prompt.reasoning is not None else None
+            parser = prompt.parser() if prompt.parser is not None else None
             answers.append(Answer(len(answers), len(prompt.ids), parser))
         requests.append(
             Request(
@@ -95,6 +94,7 @@ async def reply(
     write: Callable[[Group], Write],
     whole: Callable[[Group], dict[str, object]],
     ending: Callable[[Group], list[object]],
+    framing: Framing | None = None,
 ) -> Response:
     """The whole answer as one body, or the stream of its chunks.
 
@@ -124,7 +124,7 @@ async def reply(
         if last:
             yield last
 
-    return EventStream(ticket, batches())
+    return Stream(ticket, batches(), framing)
 
 
 def _raise_early(group: Group, first: Sequence[Delta]) -> None:
@@ -132,47 +132,3 @@ def _raise_early(group: Group, first: Sequence[Delta]) -> None:
     for delta in first:
         if delta.finish in ("error", "abort"):
             group.feed(delta)
-
-
-def chunk(
-    job: Job,
-    group: Group,
-    answer: Answer,
-    kind: str,
-    body: dict[str, object],
-    part: Part | None,
-    closing: bool,
-) -> dict[str, object]:
-    """One chunk of an answer: ``body`` is what the dialect says of it, text and logprobs."""
-    choice: dict[str, object] = {
-        "index": answer.index,
-        **body,
-        "finish_reason": answer.finish if closing else None,
-    }
-    if closing:
-        choice["stop_reason"] = answer.stopped_by
-    if part is not None and job.fields.return_token_ids:
-        choice["token_ids"] = list(part.tokens)
-    return {**job.envelope(kind), "choices": [choice], **_extras(job, group, answer, closing)}
-
-
-def _extras(job: Job, group: Group, answer: Answer, closing: bool) -> dict[str, object]:
-    more: dict[str, object] = {}
-    if answer.finish is not None:
-        took = timings(answer) if closing else None
-        if took is not None:
-            more["timings"] = took
-    elif job.fields.timings_per_token:
-        more["timings"] = running_timings(answer, group)
-    if job.fields.continuous_usage:
-        more["usage"] = usage(group)
-    elif job.fields.include_usage:
-        more["usage"] = None
-    return more
-
-
-def usage_chunk(job: Job, group: Group, kind: str) -> list[object]:
-    """The last chunk of a stream whose client asked for usage."""
-    if not job.fields.include_usage:
-        return []
-    return [{**job.envelope(kind), "choices": [], "usage": usage(group)}]

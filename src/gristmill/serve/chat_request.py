@@ -1,0 +1,140 @@
+"""A chat as a client asks for it: the fields, their checks, and the job they make.
+
+The other dialects' chat routes translate their bodies into these fields.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+
+from gristmill.errors import RequestError
+from gristmill.serve.fields import Flag, Short, Whole
+from gristmill.serve.protocol import ChatInput, Prompt
+from gristmill.serve.requests import (
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    Generation,
+    refuse_unsupported,
+    sampling,
+    truncate,
+)
+from gristmill.serve.run import Job, now
+from gristmill.serve.state import State
+
+MAX_MESSAGES = 16_384
+MAX_TOOLS = 1024
+
+
+class ChatFields(Generation):
+    """The body. ``messages`` and ``tools`` are looked into by the text room."""
+
+    messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS, default_factory=list)]
+    tool_choice: Any = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
+    logprobs: Flag = False
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=256, default_factory=dict)]
+    chat_template: Any = None
+    reasoning_effort: Short | None = None
+    reasoning_format: Short | None = None
+    include_reasoning: Flag = True
+    documents: list[Any] | None = None
+    add_generation_prompt: Flag = True
+    continue_final_message: Flag = False
+    echo: Flag = False
+
+    @property
+    def limit(self) -> int | None:
+        """``max_completion_tokens``, else the older names."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return super().limit
+
+
+def check(fields: ChatFields) -> None:
+    """What no single field can tell. Raises ``RequestError``."""
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+    if fields.chat_template is not None:
+        raise RequestError(
+            "'chat_template' is not taken from requests; start the server with --chat-template.",
+            "chat_template",
+        )
+    if fields.echo:
+        raise RequestError("'echo' belongs to /v1/completions.", "echo")
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise RequestError(
+            "'continue_final_message' needs 'add_generation_prompt' to be false.",
+            "continue_final_message",
+        )
+    if not all(isinstance(tool, dict) for tool in fields.tools):
+        raise RequestError("'tools' must be a list of objects.", "tools")
+    _check_tool_choice(fields.tool_choice)
+    if fields.reasoning_format not in (None, "none", "auto", "deepseek"):
+        raise RequestError(
+            "'reasoning_format' must be 'none', 'auto' or 'deepseek'.", "reasoning_format"
+        )
+
+
+def _check_tool_choice(choice: object) -> None:
+    if choice in (None, "auto", "none"):
+        return
+    if choice == "required" or isinstance(choice, dict):
+        raise RequestError(
+            "'tool_choice' can be 'auto' or 'none' in this version; a forced call would have "
+            "been ignored.",
+            "tool_choice",
+        )
+    raise RequestError("'tool_choice' must be 'auto' or 'none'.", "tool_choice")
+
+
+def chat_input(fields: ChatFields, context: int) -> ChatInput:
+    """What the template is given."""
+    variables: dict[str, object] = dict(fields.chat_template_kwargs)
+    if fields.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", fields.reasoning_effort)
+        if fields.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    if fields.documents is not None:
+        variables.setdefault("documents", fields.documents)
+    return ChatInput(
+        messages=fields.messages,
+        tools=() if fields.tool_choice == "none" else fields.tools,
+        variables=variables,
+        add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
+        split_reasoning=fields.reasoning_format != "none",
+        most=context if fields.truncate_prompt_tokens is None else None,
+    )
+
+
+def parse_chat(body: dict[str, object]) -> ChatFields:
+    """The checked fields of a body in OpenAI's form. Raises RequestError."""
+    refuse_unsupported(body)
+    fields = ChatFields.parse(body)
+    check(fields)
+    return fields
+
+
+async def chat_job(http: HttpRequest, fields: ChatFields, job_id: str) -> Job:
+    """Everything the engine must be told of a chat: its prompt rendered, its sampling checked.
+
+    Raises: NotFoundError, OverloadError, RequestError.
+    """
+    state: State = http.app.state.gristmill
+    served, model = await state.acquire(http, fields.model)
+    if served.chat is None:
+        raise RequestError(
+            "This model has no chat template; use /v1/completions, or start the server with "
+            "--chat-template."
+        )
+    wanted = (fields.top_logprobs or 0) if fields.logprobs else None
+    chosen = sampling(fields, served, wanted)
+    prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
+    prompt = Prompt(truncate(prompt.ids, fields, served.context), prompt.parser)
+    return Job(state, served, fields, model, job_id, [prompt], chosen, now())

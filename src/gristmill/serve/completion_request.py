@@ -1,0 +1,121 @@
+"""A raw prompt as a client asks for its continuation: the fields, their checks, the job.
+
+The other dialects' routes for raw prompts translate their bodies into these fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+
+from gristmill.errors import RequestError
+from gristmill.serve.fields import Flag, Whole
+from gristmill.serve.protocol import Prompt, Served
+from gristmill.serve.requests import (
+    MAX_LOGPROBS,
+    Generation,
+    refuse_hopeless,
+    refuse_unsupported,
+    sampling,
+    truncate,
+)
+from gristmill.serve.run import Job, now
+from gristmill.serve.state import State
+
+MAX_PROMPTS = 256
+
+
+class CompletionFields(Generation):
+    """The body."""
+
+    prompt: Any
+    echo: Flag = False
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_special_tokens: Flag = True
+
+    @property
+    def scored(self) -> int | None:
+        """Alternatives wanted for the prompt's tokens: an echo with logprobs shows theirs too."""
+        if self.prompt_logprobs is None and self.echo:
+            return self.logprobs
+        return self.prompt_logprobs
+
+
+def prompts(value: object, served: Served, fields: CompletionFields) -> list[tuple[int, ...]]:
+    """OpenAI's four forms: a text, ids, a list of texts, a list of lists of ids.
+
+    Raises: RequestError for anything else, for ids beyond the vocabulary and for too many.
+    """
+    if isinstance(value, str):
+        return [_encode(value, served, fields)]
+    if not isinstance(value, list) or not value:
+        raise RequestError(
+            "'prompt' must be a string, a list of token ids, or a list of either.", "prompt"
+        )
+    items: list[object] = value  # pyright: ignore[reportUnknownVariableType]
+    if _is_id(items[0]):
+        return [_ids(items, served)]
+    if len(items) > MAX_PROMPTS:
+        raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
+    found: list[tuple[int, ...]] = []
+    for item in items:
+        if isinstance(item, str):
+            found.append(_encode(item, served, fields))
+        elif isinstance(item, list):
+            found.append(_ids(item, served))  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            raise RequestError("'prompt' must hold texts or lists of token ids.", "prompt")
+    return found
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _encode(text: str, served: Served, fields: CompletionFields) -> tuple[int, ...]:
+    if fields.truncate_prompt_tokens is None:
+        refuse_hopeless(text, served.tokenizer, served.context)
+    ids = served.tokenizer.encode(text, add_special=fields.add_special_tokens, parse_special=True)
+    if not ids:
+        raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
+    return tuple(ids)
+
+
+def _ids(items: Sequence[object], served: Served) -> tuple[int, ...]:
+    vocab = served.tokenizer.vocab_size
+    if not items:
+        raise RequestError("'prompt' holds an empty list of token ids.", "prompt")
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocab:
+            raise RequestError(f"'prompt' must hold token ids from 0 to {vocab - 1}.", "prompt")
+    return tuple(items)  # pyright: ignore[reportReturnType]
+
+
+def parse_completion(body: dict[str, object]) -> CompletionFields:
+    """The checked fields of a body in OpenAI's form. Raises RequestError."""
+    refuse_unsupported(body)
+    fields = CompletionFields.parse(body)
+    if fields.echo and fields.logprobs is not None and fields.stream:
+        raise RequestError("'echo' with 'logprobs' cannot be streamed.", "echo")
+    return fields
+
+
+async def completion_job(http: HttpRequest, fields: CompletionFields, job_id: str) -> Job:
+    """Everything the engine must be told: the prompts tokenised, the sampling checked.
+
+    Raises: NotFoundError, OverloadError, RequestError.
+    """
+    state: State = http.app.state.gristmill
+    served, model = await state.acquire(http, fields.model)
+    asked = fields.model_copy(update={"prompt_logprobs": fields.scored})
+    chosen = sampling(asked, served, fields.logprobs)
+
+    def tokenise(value: object) -> list[tuple[int, ...]]:
+        return prompts(value, served, fields)
+
+    ids = await state.in_worker(tokenise, fields.prompt)
+    made = [Prompt(truncate(each, fields, served.context)) for each in ids]
+    return Job(state, served, fields, model, job_id, made, chosen, now())

@@ -1,0 +1,51 @@
+"""The chunks of OpenAI's streams: what chats and completions have alike."""
+
+from __future__ import annotations
+
+from gristmill.serve.answers import Answer, Group, Part
+from gristmill.serve.openai.usage import running_timings, timings, usage
+from gristmill.serve.run import Job
+
+
+def chunk(
+    job: Job,
+    group: Group,
+    answer: Answer,
+    kind: str,
+    body: dict[str, object],
+    part: Part | None,
+    closing: bool,
+) -> dict[str, object]:
+    """One chunk of an answer: ``body`` is what the dialect says of it, text and logprobs."""
+    choice: dict[str, object] = {
+        "index": answer.index,
+        **body,
+        "finish_reason": answer.finish if closing else None,
+    }
+    if closing:
+        choice["stop_reason"] = answer.stopped_by
+    if part is not None and job.fields.return_token_ids:
+        choice["token_ids"] = list(part.tokens)
+    return {**job.envelope(kind), "choices": [choice], **_extras(job, group, answer, closing)}
+
+
+def _extras(job: Job, group: Group, answer: Answer, closing: bool) -> dict[str, object]:
+    more: dict[str, object] = {}
+    if answer.finish is not None:
+        took = timings(answer) if closing else None
+        if took is not None:
+            more["timings"] = took
+    elif job.fields.timings_per_token:
+        more["timings"] = running_timings(answer, group)
+    if job.fields.continuous_usage:
+        more["usage"] = usage(group)
+    elif job.fields.include_usage:
+        more["usage"] = None
+    return more
+
+
+def usage_chunk(job: Job, group: Group, kind: str) -> list[object]:
+    """The last chunk of a stream whose client asked for usage."""
+    if not job.fields.include_usage:
+        return []
+    return [{**job.envelope(kind), "choices": [], "usage": usage(group)}]
