@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill.cli import cli
-from gristmill.cli.flags import ACCEPTED, MEANINGLESS, to_options
+from gristmill.cli.accepted import ACCEPTED, MEANINGLESS
+from gristmill.cli.asked import to_options
 from gristmill.cli.main import COMMANDS
 from gristmill.cli.serve import serve_command
 from gristmill.errors import UsageError

@@ -11,8 +11,11 @@ from typing import Any
 
 import click
 
-from gristmill.cli.flags import MEANINGLESS, OPTIONS, Grouped, accepted, to_options
+from gristmill.cli.accepted import MEANINGLESS, accepted
+from gristmill.cli.asked import to_options
+from gristmill.cli.flags import OPTIONS
 from gristmill.cli.main import DEBUG, debug_option
+from gristmill.cli.option import Grouped
 
 EPILOG = """\b
 Examples:
