@@ -134,6 +134,34 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    penalise_prompt: bool = True
+    """Whether presence and frequency penalties count the prompt's tokens (llama.cpp) or the
+    answer's alone (OpenAI, vLLM). The repetition penalty counts both."""
+    post_sampling: bool = False
+    """Whether ``logprobs`` are of what the draw was made from, not of the raw logits."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Runs of tokens; the last of one is banned where the answer ends with the others."""
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    """-1 is the whole context, 0 turns it off."""
+    dry_breakers: tuple[tuple[int, ...], ...] = ()
+    """Runs of tokens that no repetition reaches across."""
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
+    min_keep: int = 0
+    samplers: tuple[str, ...] | None = None
+    """Names of ``backends.chain.STEPS`` in order; None: see ``backends.chain.steps``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +175,16 @@ class Request:
     client: str = ""
     priority: int = 0
     cache_salt: str = ""
+    cache: bool = True
+    """Whether cached prefixes are used for it, and its own blocks kept for others."""
+    slot: int = -1
+    """The number of the slot it would like to be known by while it runs; -1 is any."""
+    progress: bool = False
+    """Whether deltas tell how far its prompt is."""
+    patience: float | None = None
+    """Seconds after its first token at which an answer of more than one line is cut short."""
+    indent: int = 0
+    """An answer ends before a line that is indented by fewer blanks than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +234,17 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of a prompt is computed, in tokens; ``cached`` of them needed no computing."""
+
+    total: int
+    cached: int
+    done: int
+    seconds: float
+    """Since its computing began."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What a step adds to answer number ``index`` of a request.
 
@@ -214,6 +263,9 @@ class Delta:
     stopped_by: str | int | None = None
     timings: Timings | None = None
     error: str | None = None
+    slot: int = -1
+    """The slot that the answer runs in; -1 while it waits for one."""
+    progress: Progress | None = None
 
 
 Sink = Callable[[Delta], None]
