@@ -10,6 +10,7 @@ from gristmill.errors import EngineError, OverloadError
 from gristmill.serve.bridge import Ticket
 from gristmill.serve.metrics import Metrics
 from gristmill.serve.protocol import AnswerParser
+from gristmill.serve.segments import Segments
 from gristmill.types import CallDelta, Delta, FinishReason, Piece, Timings, TokenLogprob
 
 
@@ -43,6 +44,7 @@ class Answer:
     reasoning: list[str] = field(default_factory=list[str])
     content: list[str] = field(default_factory=list[str])
     calls: list[Call] = field(default_factory=list["Call"])
+    segments: Segments = field(default_factory=Segments)
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
@@ -77,11 +79,13 @@ class Answer:
         logprobs = _shown(delta)
         self.tokens.extend(delta.tokens)
         self.logprobs.extend(logprobs)
+        self.segments.add(pieces, logprobs, len(delta.tokens))
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish is not None:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
+            self.segments.end()
         return Part(reasoning, content, delta.tokens, logprobs, calls)
 
     def _call(self, delta: CallDelta) -> None:
