@@ -23,6 +23,7 @@ from gristmill.serve import errors, status, tokens
 from gristmill.serve.auth import ApiKey
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
+from gristmill.serve.exchange import Exchanges
 from gristmill.serve.openai import chat, completions, models
 from gristmill.serve.state import State
 
@@ -62,6 +63,7 @@ def create_app(state: State) -> FastAPI:
         )
     if state.options.api_keys:
         layers.append(Middleware(ApiKey, keys=state.options.api_keys))
+    layers.append(Middleware(Exchanges))
     app = FastAPI(
         title="gristmill",
         version=gristmill.__version__,

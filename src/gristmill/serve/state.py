@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from gristmill.errors import NotFoundError, OverloadError
+from gristmill.errors import OverloadError, RequestError
 from gristmill.options import Options
 from gristmill.serve.bridge import Bridge
+from gristmill.serve.exchange import KEY, Exchange
+from gristmill.serve.host import Entry, Host, Keep, Model, Opened, Progress
 from gristmill.serve.metrics import Metrics
 from gristmill.serve.protocol import Served
 
+__all__ = ["Progress", "State"]
+
 T = TypeVar("T")
 P = TypeVar("P")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the loading is. ``total`` 0 means that the end is not known yet."""
-
-    stage: str = "starting"
-    done: int = 0
-    total: int = 0
-
-    @property
-    def fraction(self) -> float:
-        """Share done of this stage, 0 to 1."""
-        return min(1.0, self.done / self.total) if self.total > 0 else 0.0
 
 
 @dataclass
@@ -42,8 +34,9 @@ class State:
     options: Options
     bridge: Bridge
     metrics: Metrics = field(default_factory=Metrics)
-    progress: Progress = Progress()
-    served: Served | None = None
+    host: Host = field(default_factory=Host)
+    progress: Progress = field(default_factory=Progress)
+    """Of the start: until the first model is there."""
     draining: bool = False
     failure: str | None = None
     started: float = field(default_factory=time.time)
@@ -53,37 +46,121 @@ class State:
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="gristmill-text")
     )
 
+    def __post_init__(self) -> None:
+        self.host.on_loaded = self.metrics.attach
+
+    @property
+    def served(self) -> Served | None:
+        """The first model, if it is loaded."""
+        first = self.host.first
+        return first.served if first is not None else None
+
+    @served.setter
+    def served(self, served: Served) -> None:
+        """A server of one model that was loaded elsewhere, and stays."""
+        first = self.host.first
+        if first is None:
+            first = self.host.add(Model("", served.names), pinned=True)
+        self.host.put(first, Opened(served, 0, lambda: None))
+
+    @property
+    def starting(self) -> bool:
+        """Whether the first model is still on its way for the first time."""
+        first = self.host.first
+        return not self.host.entries or (
+            first is not None and first.pinned and first.opened is None
+        )
+
     def open(self) -> None:
         """Raises ``OverloadError`` (503) while nothing new is taken in."""
-        self.ready()
-
-    def ready(self) -> Served:
-        """The served model, or ``OverloadError`` (503) that says why there is none now."""
         if self.failure is not None:
             raise OverloadError(self.failure, retry_after=5)
         if self.draining:
             raise OverloadError("The server is shutting down.", retry_after=5)
-        if self.served is None:
+        if self.starting and not self.options.all_models:
             raise OverloadError("Loading model", retry_after=1)
-        return self.served
+
+    def ready(self) -> Served:
+        """The first model (else the one used last), or ``OverloadError`` (503) that says why
+        there is none now. For what any loaded model can answer at once."""
+        self.open()
+        loaded = [entry for entry in self.host.entries if entry.free]
+        best = max(loaded, key=lambda entry: (entry.pinned, entry.used), default=None)
+        if best is None or best.served is None:
+            raise OverloadError("No model is loaded; a request that names one loads it.", 5)
+        return self.served or best.served
 
     def model(self, name: str | None) -> tuple[Served, str]:
-        """The model called ``name`` and the name to answer with; ``NotFoundError`` (404)."""
-        served = self.ready()
+        """The loaded model called ``name`` and the name to answer with; ``NotFoundError`` (404),
+        ``OverloadError`` (503) when it is not loaded. Only for what neither waits nor lasts."""
         if not name:
+            served = self.ready()
             return served, served.names[0]
-        if name in served.names or self.options.any_model:
-            return served, name
-        known = ", ".join(f"'{each}'" for each in served.names)
-        raise NotFoundError(
-            f"The model '{name[:200]}' is not served here; served: {known}.", "model"
-        )
+        self.open()
+        entry = self.host.find(name)
+        if entry is None:
+            if not self.options.any_model:
+                raise self.host.unknown(name)
+            return self.ready(), name
+        if entry.served is None:
+            raise OverloadError(f"The model '{entry.names[0]}' is not loaded.", retry_after=5)
+        return entry.served, name
 
-    async def acquire(self, http: Request, name: str | None) -> tuple[Served, str]:
+    async def entry(self, name: str | None) -> Entry:
+        """The model called ``name``, loaded or not. Raises NotFoundError, and RequestError when
+        none is named and there are several to choose from."""
+        self.open()
+        first = self.host.first
+        if name and (first is None or not self.options.any_model or self.host.find(name)):
+            return await self.host.look_up(name)
+        if first is None:
+            if not self.host.entries:
+                raise self.host.unknown(name or "")
+            names = ", ".join(f"'{entry.names[0]}'" for entry in self.host.entries)
+            raise RequestError(f"'model' must name one of {names}.", "model")
+        return first
+
+    async def acquire(
+        self, http: Request, name: str | None, keep: Keep = "default"
+    ) -> tuple[Served, str]:
         """The model called ``name`` for as long as this exchange lasts, and the name to answer
-        with. Raises NotFoundError (404), OverloadError (503)."""
-        return self.model(name)
+        with. A model that is not loaded is loaded, and waited for. Call it when the body is read.
+
+        ``keep`` is how long the model stays loaded after this use, if it is not one that always
+        stays. Raises NotFoundError (404), OverloadError (503), LoadError (500).
+        """
+        entry = await self.entry(name)
+        exchange: Exchange = http.scope.setdefault(KEY, Exchange())
+        if entry in exchange.held and entry.served is not None:
+            return entry.served, name or entry.names[0]
+        served = await self.host.acquire(entry, _gone(http))
+        exchange.held[entry] = partial(self.host.release, entry, keep)
+        return served, name or served.names[0]
+
+    @contextmanager
+    def hold(self, served: Served) -> Generator[None]:
+        """Keeps an acquired model for work that outlasts its exchange."""
+        entry = next((each for each in self.host.entries if each.served is served), None)
+        if entry is None:  # not of this host: nobody unloads it
+            yield
+            return
+        self.host.hold(entry)
+        try:
+            yield
+        finally:
+            self.host.release(entry)
 
     async def in_worker(self, work: Callable[[P], T], argument: P) -> T:
         """Runs slow text work off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, work, argument)
+
+
+def _gone(http: Request) -> Callable[[], Awaitable[None]]:
+    """Ends, with ``ClientDisconnect``, when the client has left."""
+
+    async def watch() -> None:
+        while (await http.receive())["type"] != "http.disconnect":
+            pass
+        raise ClientDisconnect
+
+    return watch

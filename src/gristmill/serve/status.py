@@ -15,10 +15,10 @@ async def health(http: HttpRequest) -> Response:
     """200 when requests are taken; else 503 with the reason, and the progress of a load."""
     state: State = http.app.state.gristmill
     try:
-        state.ready()
+        state.open()
     except OverloadError as error:
         body = error_body(error)
-        if state.served is None and state.failure is None and not state.draining:
+        if state.starting and state.failure is None and not state.draining:
             progress = state.progress
             body["progress"] = {
                 "stage": progress.stage,
