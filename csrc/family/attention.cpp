@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "attention_pairs.h"
 #include "attention_plan.h"
 
 namespace gm::inline GM_ISA {
@@ -71,7 +72,10 @@ void store_block(const AttentionArgs& a, const Shape& shape, int sequence, int b
   const float* v = a.v + row * a.v_stride + column;
   uint8_t* keys = head_of_block(a, shape, sequence, block, kv_head);
   uint8_t* values = keys + shape.head_bytes;
-  if (a.kv.type == KvType::f32) {
+  if (paired(a.kv.type, a.head_dim)) {
+    store_key_pairs(k, a.k_stride, a.head_dim, from - begin, to - begin, keys);
+    store_value_pairs(v, a.v_stride, a.head_dim, from - begin, to - begin, values);
+  } else if (a.kv.type == KvType::f32) {
     store_keys<float>(a, k, from - begin, to - begin, keys);
     store_values<float>(a, v, from - begin, to - begin, values);
   } else {
@@ -110,7 +114,8 @@ class Tile {
         kv_head_(kv_head),
         first_(tile * shape.tile),
         queries_(std::min(shape.tile, span_.rows * shape.group - first_)),
-        stored_(kernels_of(args.kv.type)),
+        pairs_(paired(args.kv.type, args.head_dim)),
+        stored_(pairs_ ? pair_kernels() : kernels_of(args.kv.type)),
         widened_(kernels_of(KvType::f32)) {
     for (int i = 0; i < queries_; i++) {
       int position = span_.past + (first_ + i) / shape.group;
@@ -132,17 +137,19 @@ class Tile {
   void chunk(int index);
   void score(int block, int begin, const uint8_t* next);
   void weigh(int block, int begin, const uint8_t* next);
+  void weigh_in_pairs(int block, int begin, const uint8_t* next);
   const uint8_t* keys(int block) const {
     return head_of_block(a_, shape_, sequence_, block, kv_head_);
   }
   const uint8_t* values(int block) const { return keys(block) + shape_.head_bytes; }
   void weigh_each(WeighBlock one, const uint8_t* rows, size_t row_bytes, int token, int begin,
                   int i, int from, int to);
+  void weigh_each_pair(const uint8_t* rows, int token, int begin, int i, int from, int to);
   const uint8_t* widened(const uint8_t* stored, bool are_values) const;
   int row(int i) const { return (first_ + i) / shape_.group; }
   int head(int i) const { return kv_head_ * shape_.group + (first_ + i) % shape_.group; }
   // Whether blocks are widened to float32 once, for several calls of the kernels.
-  bool wide() const { return queries_ > kQueryTile && a_.kv.type != KvType::f32; }
+  bool wide() const { return queries_ > kQueryTile && a_.kv.type != KvType::f32 && !pairs_; }
   bool visible(int i, int begin) const { return from_[i] < begin + kChunkTokens && to_[i] > begin; }
 
   const AttentionArgs& a_;
@@ -150,13 +157,14 @@ class Tile {
   const Buffers& buffers_;
   const Span span_;
   const int sequence_, kv_head_, first_, queries_;
+  const bool pairs_;  // the cache is laid out in pairs
   const Kernels& stored_;
   const Kernels& widened_;
   int from_[kMaxTile], to_[kMaxTile];  // tokens that a query sees
   Part part_[kMaxTile];                // of the current chunk
 };
 
-// Queries lie by feature, kQueryTile (at the end, the rest) of them side by side.
+// Queries lie by feature (or pair of features), kQueryTile (at the end, the rest) side by side.
 void Tile::load_queries() {
   for (int i0 = 0; i0 < queries_; i0 += kQueryTile) {
     const int n = std::min(kQueryTile, queries_ - i0);
@@ -164,7 +172,14 @@ void Tile::load_queries() {
     for (int i = 0; i < n; i++) {
       const float* q = a_.q + (span_.first_row + row(i0 + i)) * a_.q_stride +
                        ptrdiff_t(head(i0 + i)) * a_.head_dim;
-      for (int d = 0; d < a_.head_dim; d++) to[d * n + i] = q[d] * a_.scale;
+      if (!pairs_) {
+        for (int d = 0; d < a_.head_dim; d++) to[d * n + i] = q[d] * a_.scale;
+        continue;
+      }
+      for (int d = 0; d < a_.head_dim; d += 2) {
+        const uint32_t word = pair_of(q[d] * a_.scale, q[d + 1] * a_.scale);
+        std::memcpy(to + d / 2 * n + i, &word, 4);
+      }
     }
   }
 }
@@ -234,6 +249,46 @@ void Tile::weigh(int block, int begin, const uint8_t* next) {
   }
 }
 
+// weigh_each for a cache in pairs: the pairs at the edges are seen in half.
+void Tile::weigh_each_pair(const uint8_t* rows, int token, int begin, int i, int from, int to) {
+  from = std::max({from, from_[i], token}) - token;
+  to = std::min({to, to_[i], token + kBlockTokens}) - token;
+  if (from >= to) return;
+  const float* p = buffers_.scores + i * kChunkTokens + (token - begin) / 2;
+  float* o = buffers_.o + i * shape_.columns.width();
+  const size_t pair_bytes = size_t(a_.head_dim) * 4;
+  auto pair = [&](int n) { return rows + size_t(n) * pair_bytes; };
+  if (from % 2) {
+    weigh_half(p + from / 2, pair(from / 2), true, o, shape_.columns);
+    from++;
+  }
+  if (to - from >= 2)
+    stored_.weigh[0](p + from / 2, pair(from / 2), pair(from / 2), (to - from) / 2, o,
+                     shape_.columns);
+  if (to > from && to % 2) weigh_half(p + to / 2, pair(to / 2), false, o, shape_.columns);
+}
+
+// weigh for a cache in pairs.
+void Tile::weigh_in_pairs(int block, int begin, const uint8_t* next) {
+  const int token = block * kBlockTokens, end = token + kBlockTokens;
+  const uint8_t* rows = values(block);
+  for (int i0 = 0; i0 < queries_; i0 += kQueryTile) {
+    const int n = std::min(kQueryTile, queries_ - i0);
+    if (from_[i0] >= end || to_[i0 + n - 1] <= token) continue;
+    const int common = (std::max(from_[i0 + n - 1], token) + 1) / 2 * 2;
+    const int until = std::min(to_[i0], end) / 2 * 2;
+    const bool together = common < until;
+    for (int i = i0; i < i0 + n; i++)
+      weigh_each_pair(rows, token, begin, i, token, together ? common : end);
+    if (!together) continue;
+    const size_t skipped = size_t(common - token) / 2 * size_t(a_.head_dim) * 4;
+    stored_.weigh[size_t(n - 1)](buffers_.scores + i0 * kChunkTokens + (common - begin) / 2,
+                                 rows + skipped, next + skipped, (until - common) / 2,
+                                 buffers_.o + i0 * shape_.columns.width(), shape_.columns);
+    for (int i = i0; i < i0 + n; i++) weigh_each_pair(rows, token, begin, i, until, end);
+  }
+}
+
 // The softmax of each query over the tokens of one chunk: part_ and buffers_.o.
 void Tile::chunk(int index) {
   const int begin = index * kChunkTokens, width = shape_.columns.width();
@@ -243,13 +298,20 @@ void Tile::chunk(int index) {
   for (int b = first; b < end; b++) score(b, begin, b + 1 < end ? keys(b + 1) : values(first));
   for (int i = 0; i < queries_; i++) {
     if (!visible(i, begin)) continue;
-    part_[i] = soften(buffers_.scores + i * kChunkTokens, std::max(from_[i] - begin, 0),
-                      std::min(to_[i] - begin, kChunkTokens), a_.softcap);
+    float* scores = buffers_.scores + i * kChunkTokens;
+    const int from = std::max(from_[i] - begin, 0), to = std::min(to_[i] - begin, kChunkTokens);
+    part_[i] = soften(scores, from, to, a_.softcap);
+    if (pairs_) pair_weights(scores, from, to);
     std::memset(buffers_.o + i * width, 0, sizeof(float) * size_t(width));
   }
   const bool last = end * kBlockTokens >= to_[queries_ - 1];
-  for (int b = first; b < end; b++)
-    weigh(b, begin, b + 1 < end ? values(b + 1) : last ? values(b) : keys(end));
+  for (int b = first; b < end; b++) {
+    const uint8_t* next = b + 1 < end ? values(b + 1) : last ? values(b) : keys(end);
+    if (pairs_)
+      weigh_in_pairs(b, begin, next);
+    else
+      weigh(b, begin, next);
+  }
 }
 
 void Tile::run_all(int begin, int end) {
