@@ -1,44 +1,67 @@
 """Splitting a model's reasoning from its answer: one small file per format.
 
-A format's module has ``NAME``, ``detect(template_source)`` and a ``Parser``. A parser takes
-text in pieces of any size; the joined results are the same however the text was cut.
+A format's file has a ``Format``: how a template is known to speak it, and a parser. A parser
+takes text in pieces of any size; the joined results are the same however the text was cut.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from gristmill.errors import UsageError
-from gristmill.text.reasoning import think
-from gristmill.types import Piece
+from gristmill.text.reasoning import (
+    apriel,
+    cohere,
+    gemma4,
+    granite,
+    harmony,
+    hunyuan,
+    kimi,
+    minimax,
+    mistral,
+    seed,
+    solar,
+    think,
+)
+from gristmill.text.reasoning.base import Format, Parser
+from gristmill.text.reasoning.inline import Inline
+
+__all__ = ["NAMES", "Format", "Inline", "Parser", "detect", "find", "marks", "parser"]
+
+# In the order in which templates are asked: what has a mark of its own before <think>.
+_FORMATS = (
+    harmony.FORMAT, gemma4.FORMAT, cohere.FORMAT, seed.FORMAT, minimax.FORMAT, mistral.FORMAT,
+    apriel.FORMAT, solar.FORMAT, kimi.K3, hunyuan.HY3, granite.FORMAT, hunyuan.FORMAT,
+    kimi.FORMAT, think.FORMAT,
+)  # fmt: skip
+
+_BY_NAME = {name: each for each in _FORMATS for name in (each.name, *each.aliases)}
+
+NAMES = tuple(_BY_NAME)
+"""Every name of a format. Hyphens may stand for underscores."""
 
 
-class Parser(Protocol):
-    """Takes the pieces of one answer in order."""
-
-    def push(self, text: str) -> Piece:
-        """What ``text`` has added."""
-        ...
-
-    def flush(self) -> Piece:
-        """What was held back, at the end of the answer."""
-        ...
-
-
-_FORMATS = {think.NAME: think}
-
-NAMES = tuple(_FORMATS)
-"""Every known format."""
+def find(name: str) -> Format:
+    """The format of this name. Raises UsageError for an unknown one."""
+    found = _BY_NAME.get(name.lower().replace("-", "_"))
+    if found is None:
+        known = ", ".join(sorted(each.name for each in _FORMATS))
+        raise UsageError(
+            f"Unknown reasoning parser '{name}'; formats are {known}, and vLLM's names for them."
+        )
+    return found
 
 
 def detect(template_source: str) -> str | None:
     """The name of the format that a chat template speaks, if any."""
-    return next((name for name, m in _FORMATS.items() if m.detect(template_source)), None)
+    return next((each.name for each in _FORMATS if each.detect(template_source)), None)
 
 
 def parser(name: str, prompt: str = "") -> Parser:
     """A parser for one answer. ``prompt`` is the rendered prompt (its end is enough): it may
     have begun the reasoning already. Raises UsageError for an unknown name."""
-    if name not in _FORMATS:
-        raise UsageError(f"Unknown reasoning parser '{name}'; known are {', '.join(NAMES)}.")
-    return _FORMATS[name].Parser(opened=_FORMATS[name].opened(prompt))
+    return find(name).parser(prompt)
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The texts that begin and end a thought. Raises UsageError for an unknown name."""
+    found = find(name)
+    return found.open, found.close

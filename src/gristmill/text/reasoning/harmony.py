@@ -1,0 +1,26 @@
+"""gpt-oss's Harmony: its analysis channel. The parser is the one that reads its tool calls."""
+
+from __future__ import annotations
+
+from gristmill.text.reasoning.base import Format
+from gristmill.text.tools import harmony
+
+
+def _opened(prompt: str) -> bool:
+    at = prompt.rfind(harmony.START)
+    return at >= 0 and prompt[at:].endswith(f"{harmony.CHANNEL}analysis{harmony.MESSAGE}")
+
+
+_START = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
+
+FORMAT = Format(
+    name="harmony",
+    detect=harmony.FORMAT.detect,
+    parser=lambda prompt: harmony.parser((), prompt),
+    opened=_opened,
+    open=_START,
+    close=f"{harmony.END}{harmony.START}assistant{harmony.CHANNEL}final{harmony.MESSAGE}",
+    marks=harmony.FORMAT.marks,
+    aliases=harmony.FORMAT.aliases,
+    calls=True,
+)
