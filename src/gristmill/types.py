@@ -104,6 +104,22 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """How an answer's reasoning begins and ends, in the model's own markup.
+
+    ``inside``: the prompt has begun it. ``budget``: most tokens of it; when they are used up the
+    text ``forced`` is put there (empty: ``closing``), which must hold ``closing``. A constraint
+    holds from the end of the reasoning on.
+    """
+
+    opening: str
+    closing: str
+    inside: bool = False
+    budget: int | None = None
+    forced: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. The defaults change nothing: the model's own distribution.
 
@@ -162,6 +178,9 @@ class SamplingParams:
     min_keep: int = 0
     samplers: tuple[str, ...] | None = None
     """Names of ``backends.chain.STEPS`` in order; None: see ``backends.chain.steps``."""
+    constraint: Constraint | None = None
+    thinking: Thinking | None = None
+    """Needed by a budget, and by a constraint on an answer that may begin with reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
