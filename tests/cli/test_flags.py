@@ -91,7 +91,8 @@ def test_meaning(args: list[str], field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["a.gguf", "-m", "b.gguf"],
+        ["a.gguf", "-m", "b.gguf", "--alias", "one"],
+        ["-m", "x=a.gguf", "-m", "x=b.gguf"],
         ["-c", "10", "--max-model-len", "10"],
         ["-ctk", "f16", "-ctv", "q8_0"],
         ["--chat-template", "chatml"],
@@ -120,6 +121,9 @@ def test_contradictions(args: list[str]) -> None:
         ["--max-body-bytes", "0"],
         ["--step-timeout", "0"],
         ["--shutdown-timeout", "-1"],
+        ["--keep-alive", "soon"],
+        ["--keep-alive", "5 m"],
+        ["--model-memory", "0"],
         ["--chat-template-file", "/no/such/file"],
     ],
 )
@@ -178,10 +182,10 @@ def test_every_command_is_there() -> None:
 
 
 def test_error_is_one_sentence() -> None:
-    got = CliRunner().invoke(cli, ["serve", "a.gguf", "-m", "b.gguf"])
+    got = CliRunner().invoke(cli, ["serve", "a.gguf", "b.gguf", "-a", "c"])
     assert got.exit_code == 2
     assert got.output.startswith("gristmill: error: ") and "Traceback" not in got.output
-    got = CliRunner().invoke(cli, ["serve", "a.gguf", "-m", "b.gguf", "--debug"])
+    got = CliRunner().invoke(cli, ["serve", "a.gguf", "b.gguf", "-a", "c", "--debug"])
     assert isinstance(got.exception, UsageError)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gristmill.cli.several import named_models
 from gristmill.errors import UsageError
 from gristmill.options import Options
-
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
 
 
 def to_options(given: Mapping[str, Any]) -> Options:
@@ -22,9 +20,22 @@ def to_options(given: Mapping[str, Any]) -> Options:
     if other is not None and _kv_type(other) != kv_dtype:
         raise UsageError("Keys and values are kept alike: give -ctk and -ctv the same type.")
     seed = given["seed"]
+    models = named_models(
+        given["model"],
+        given["model_flag"],
+        given["hf"],
+        _split(given["names"]),
+        given["all_models"],
+    )
     return Options(
-        model=model_reference(given["model"], given["model_flag"], given["hf"]),
-        served_names=tuple(_split(given["names"])),
+        model=models[0].reference if models else "",
+        served_names=models[0].names if models else (),
+        more_models=models[1:],
+        all_models=given["all_models"],
+        model_memory=given["model_memory"],
+        keep_alive=_forever(given["keep_alive"]),
+        load_timeout=given["load_timeout"],
+        allow_pull=given["allow_pull"],
         context=_context(given["max_model_len"], given["ctx_size"], given["max_running"]),
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
@@ -52,23 +63,11 @@ def to_options(given: Mapping[str, Any]) -> Options:
 def _kv_type(name: str) -> str:
     """Both peers' names for it as one."""
     name = name.lower()
-    return {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}.get(name, name)
+    return {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}.get(name, name)
 
 
-def model_reference(argument: str | None, flag: str | None, hf: str | None) -> str:
-    """The one model named. ``owner/name`` that is no path here is a hub repository, as in vLLM."""
-    given = (argument, flag, f"hf:{hf}" if hf else hf)
-    named = [each for each in given if each is not None]
-    if "" in named:  # an unset variable of a script: it did not mean the default model
-        raise UsageError("The model's name is empty; leave it out for the default model.")
-    if len(set(named)) > 1:
-        raise UsageError(f"One model can be served, but {len(named)} are named: {named}.")
-    if not named:
-        return Options().model
-    model = named[0]
-    if _REPO.fullmatch(model) and not model.endswith(".gguf") and not Path(model).exists():
-        return f"hf:{model}"
-    return model
+def _forever(seconds: float) -> float | None:
+    return None if seconds == float("inf") else seconds
 
 
 def _context(per_request: int | None, total: int | None, running: int | None) -> int | None:

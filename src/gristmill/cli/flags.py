@@ -14,32 +14,13 @@ import click
 
 from gristmill.cli.flags_http import HTTP, LOGS
 from gristmill.cli.option import Size, option
+from gristmill.cli.several import MODELS
 
 _AT_LEAST_1 = click.IntRange(min=1)
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     # ------------------------------------------------------------- the model
-    click.argument("model", required=False),
-    option("Model", "-m", "--model", "model_flag", metavar="MODEL", help="The model, as a flag."),
-    option(
-        "Model",
-        "-hf",
-        "--hf-repo",
-        "hf",
-        metavar="REPO[:QUANT]",
-        help="A model on the Hugging Face hub; the same as hf:REPO[:QUANT].",
-    ),
-    option(
-        "Model",
-        "-a",
-        "--alias",
-        "--served-model-name",
-        "names",
-        metavar="NAME",
-        multiple=True,
-        help="A name that requests may call it; may be repeated. Default: from the file.",
-    ),
-    option("Model", "--any-model", is_flag=True, help="Take requests for any model name."),
+    *MODELS,
     option(
         "Model",
         "--chat-template",
