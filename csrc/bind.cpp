@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 
 #include "codec/pack.h"
@@ -87,6 +88,12 @@ int64_t first_read(int past, int window) {
   return window == 0 ? 0 : std::max<int64_t>(0, int64_t(past) + 1 - window) / kBlockTokens;
 }
 
+// The bytes of a block. Throws std::out_of_range.
+uint8_t* block_of(const Memory& memory, int group, size_t block) {
+  if (block >= memory.blocks(group)) throw std::out_of_range("no such block");
+  return memory.table(group)[block];
+}
+
 // Checks everything that a kernel would trust.
 void check_step(const Step& s, int vocab, const Memory& memory, const std::vector<int>& windows) {
   if (s.tables.size() != size_t(memory.groups())) refuse("a block table per state group is needed");
@@ -129,6 +136,7 @@ NB_MODULE(GM_MODULE, m) {
   nb::set_leak_warnings(false);
   m.attr("ISA") = GM_ISA_NAME;
   m.attr("LANES") = isa::kLanes;
+  m.attr("MULTIPLIES_BF16") = isa::kDotBf16;
   m.attr("BLOCK_TOKENS") = kBlockTokens;
   m.def("codecs", &codec_names);
   m.def("granule", [](const std::string& c) { return granule(codec_named(c)); });
@@ -146,6 +154,21 @@ NB_MODULE(GM_MODULE, m) {
       .def("blocks", &Memory::blocks, "group"_a)
       .def("resize", &Memory::resize, "group"_a, "blocks"_a)
       .def("copy", &Memory::copy, "group"_a, "source"_a, "target"_a)
+      .def(
+          "dump",
+          [](const Memory& memory, int group, size_t block) {
+            return nb::bytes(block_of(memory, group, block), memory.block_bytes(group));
+          },
+          "group"_a, "block"_a)
+      .def(
+          "fill",
+          [](Memory& memory, int group, size_t block, nb::bytes data) {
+            uint8_t* to = block_of(memory, group, block);
+            if (data.size() != memory.block_bytes(group))
+              throw std::invalid_argument("not a block's bytes");
+            std::memcpy(to, data.c_str(), data.size());
+          },
+          "group"_a, "block"_a, "data"_a)
       .def_prop_ro("bytes", &Memory::bytes);
 
   nb::class_<Vector>(m, "Vector")

@@ -70,6 +70,12 @@ class ToyMemory:
     def copy(self, group: int, source: int, target: int) -> None:
         self.data[group][target] = self.data[group][source]
 
+    def dump(self, group: int, block: int) -> bytes:
+        return self.data[group][block].tobytes()
+
+    def fill(self, group: int, block: int, data: bytes) -> None:
+        self.data[group][block] = np.frombuffer(data, np.int32).reshape(BLOCK_TOKENS, 2)
+
 
 class ToyProgram:
     """Writes the step's tokens, reads back what each row sees, hashes it into logits."""
@@ -158,6 +164,9 @@ class ToyBackend:
 
     def pack(self, wanted: Wanted, tensors: Mapping[str, RawTensor]) -> object:
         raise NotImplementedError
+
+    def kv_dtype(self, asked: str) -> str:
+        return asked
 
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> ToyMemory:
         del kv_dtype

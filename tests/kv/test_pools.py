@@ -39,6 +39,10 @@ class Bytes:
 
     def copy(self, group: int, source: int, target: int) -> None: ...
 
+    def dump(self, group: int, block: int) -> bytes: ...
+
+    def fill(self, group: int, block: int, data: bytes) -> None: ...
+
 
 def test_grows_in_slabs_up_to_the_limit() -> None:
     memory = Bytes(1000)

@@ -222,6 +222,14 @@ class Memory(Protocol):
         """Copy one block onto another."""
         ...
 
+    def dump(self, group: int, block: int) -> bytes:
+        """A block's content, ``block_bytes`` long, in this back end's own layout."""
+        ...
+
+    def fill(self, group: int, block: int, data: bytes) -> None:
+        """Overwrite a block with what ``dump`` gave. Raises ValueError for another length."""
+        ...
+
 
 class Program(Protocol):
     """A compiled ``forward``."""
@@ -263,6 +271,10 @@ class Backend(Protocol):
 
     def pack(self, wanted: Wanted, tensors: Mapping[str, RawTensor]) -> Weight:
         """Pack a weight. Raises FormatError (missing, wrong shape), UnsupportedError."""
+        ...
+
+    def kv_dtype(self, asked: str) -> str:
+        """The cache type for what was asked: "auto" is the fastest of 16 bits here."""
         ...
 
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> Memory:

@@ -12,26 +12,40 @@ import random
 import threading
 from array import array
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
+from typing import Any, TypeVar
 
 from gristmill.backends.ops import Backend, Choice, Memory, Program
 from gristmill.engine.output import Detokenizing, Output
 from gristmill.engine.plan import Plan
+from gristmill.engine.prefixes import Prefixes
 from gristmill.engine.sampler import Sampler
 from gristmill.engine.scheduler import Scheduler, StepPlan
 from gristmill.engine.sequence import Clock, Sequence
+from gristmill.engine.slots import Slots
 from gristmill.engine.stats import Counters, Stats
 from gristmill.engine.step import Stepper
 from gristmill.engine.validate import check_request
 from gristmill.errors import EngineError, GristmillError, OverloadError, RequestError
 from gristmill.kv.blocks import BlockManager
 from gristmill.kv.pools import Pools
-from gristmill.types import Delta, FinishReason, Request, Sink, Timings, TokenLogprob
+from gristmill.types import (
+    Delta,
+    FinishReason,
+    Progress,
+    Request,
+    Sink,
+    Timings,
+    TokenLogprob,
+)
 
 Scores = tuple[TokenLogprob | None, ...]
 """Log-probabilities of a prompt's tokens; the first has none."""
+
+T = TypeVar("T")
 
 log = logging.getLogger("gristmill.engine")
 
@@ -90,10 +104,15 @@ class Engine:
         self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
+        self.slots = Slots(plan.max_running)
+        """Touched by the engine's thread only: see ``between``."""
+        self.prefixes = Prefixes(self._manager, parts.memory, self.slots)
+        """The same."""
         self._counters = Counters()
         self._random = random.Random(plan.seed)
         self._wake = threading.Condition()
         self._inbox: list[Callable[[], None]] = []
+        self._asked: set[Future[Any]] = set()
         self._jobs: dict[str, _Job] = {}
         self._alive = 0
         self._arrivals = 0
@@ -145,6 +164,31 @@ class Engine:
             if job is not None:
                 self._inbox.append(partial(self._drop, job, "abort", None))
                 self._wake.notify()
+
+    def between(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work`` done on the engine's thread, between two steps: it must be short.
+
+        The future has its result or what it raised; EngineError or OverloadError when the engine
+        has ended.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            self._asked.discard(future)
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._wake:
+            if self.failure is not None:
+                raise EngineError(str(self.failure)) from self.failure
+            if self._deadline is not None or self._over:
+                raise OverloadError("The server is shutting down.")
+            self._asked.add(future)
+            self._inbox.append(run)
+            self._wake.notify()
+        return future
 
     def stats(self) -> Stats:
         """A snapshot of all counters."""
@@ -203,6 +247,9 @@ class Engine:
         finally:
             with self._wake:
                 self._over = True
+                asked, self._asked = self._asked, set()
+            for future in asked:
+                future.set_exception(self.failure or OverloadError("The server is shutting down."))
 
     def _turn(self) -> bool:
         """One round: commands, plan, step. False when the engine is closed."""
@@ -255,6 +302,9 @@ class Engine:
         for job, error in refused:
             self._drop(job, "error", str(error))
         now = monotonic()
+        for span in plan.spans:
+            if span.sequence.request.progress and span.sequence.generated == 0:
+                self._report(span.sequence, now)
         for sequence, choice in choices:
             self._advance(sequence, choice, now)
         for span in plan.spans:
@@ -303,7 +353,7 @@ class Engine:
             order=(request.priority, job.arrival, index),
             tokens=array("i", request.prompt),
             end=end,
-            table=self._manager.open(request.cache_salt),
+            table=self._manager.open(request.cache_salt, request.cache),
             sink=job.sink,
             clock=Clock(job.submitted),
             output=output,
@@ -318,6 +368,8 @@ class Engine:
         """Sampling states for those that choose their first token; whom the back end refused."""
         refused: list[tuple[_Job, GristmillError]] = []
         for span in plan.spans:
+            if span.sequence.output.slot < 0:
+                self.slots.take(span.sequence)
             if span.choose and span.sequence.chooser is None:
                 try:
                     self._sampler.prepare(span.sequence)
@@ -354,6 +406,19 @@ class Engine:
         scores = self._prompt_done(job, sequence)
         self._finish(job, sequence, "length", None, scores)
 
+    def _report(self, sequence: Sequence, now: float) -> None:
+        """Tell how far a prompt is."""
+        job = self._jobs.get(sequence.request.id)
+        if job is None or sequence.index not in job.live:
+            return
+        clock, slot = sequence.clock, sequence.output.slot
+        began = now if clock.admitted is None else clock.admitted
+        progress = Progress(
+            sequence.prompt_tokens, sequence.cached or 0, sequence.computed, now - began
+        )
+        request = sequence.request
+        self._tell(job, Delta(request.id, sequence.index, (), "", slot=slot, progress=progress))
+
     def _prompt_done(self, job: _Job, sequence: Sequence) -> Scores | None:
         """Count a prompt; its other answers may start now. The prompt's scores, if wanted."""
         self._counters.prompt_tokens += sequence.prompt_tokens
@@ -377,6 +442,7 @@ class Engine:
 
     def _end(self, job: _Job, sequence: Sequence, reason: FinishReason) -> None:
         """Forget a sequence; with the last one its request."""
+        self.slots.leave(sequence)
         self._scheduler.remove(sequence)
         self._counters.finished[reason] += 1
         del job.live[sequence.index]

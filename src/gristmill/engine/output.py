@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gristmill.backends.ops import Choice
+from gristmill.engine.lines import Lines
 from gristmill.text.stops import StopMatcher
 from gristmill.types import Delta, FinishReason, Request, Timings, TokenLogprob
 
@@ -42,27 +43,37 @@ class Output:
     ) -> None:
         params = request.sampling
         self._request = request
+        self._marks = eos
         self._index = index
         self._limit = limit
         self._detokenizer = detokenizer
         self._eos = frozenset[int]() if params.ignore_eos else eos
         self._ends = self._eos | frozenset(params.stop_token_ids)
         self._matcher = StopMatcher(params.stop, params.include_stop) if params.stop else None
+        self._lines: Lines | None = None
         self.generated = 0
+        self.slot = -1
+        """The number that ``Slots`` gave the answer."""
+        self.several_lines = False
+        """Whether a line break has been let out."""
 
     def push(
         self,
         choice: Choice,
         prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None,
+        complete: bool = False,
     ) -> Delta:
-        """What the next token adds; its ``finish`` is set if it ends the answer."""
+        """What the next token adds; its ``finish`` is set if it ends the answer.
+
+        ``complete``: a constraint allows nothing after it.
+        """
         token = choice.token
         self.generated += 1
         finish: FinishReason | None = None
         stopped_by: str | int | None = None
-        if token in self._ends:
+        if token in self._ends or (complete and token in self._marks):
             finish = "stop"
-            stopped_by = None if token in self._eos else token
+            stopped_by = token if token in self._ends and token not in self._eos else None
             shown = stopped_by is not None and self._request.sampling.include_stop
             text = self._detokenizer.push((token,)) if shown else ""
             text = self._rest(text)[0]
@@ -70,10 +81,13 @@ class Output:
             text, stopped_by = self._match(self._detokenizer.push((token,)))
             if stopped_by is not None:
                 finish = "stop"
-            elif self.generated >= self._limit:
+            elif complete or self.generated >= self._limit:
                 rest, stopped_by = self._rest("")
                 text += rest
-                finish = "length" if stopped_by is None else "stop"
+                finish = "stop" if complete or stopped_by is not None else "length"
+        if finish is None:
+            text, finish = self._watch(text)
+        self.several_lines = self.several_lines or "\n" in text
         return Delta(
             self._request.id,
             self._index,
@@ -83,6 +97,7 @@ class Output:
             prompt_logprobs,
             finish,
             stopped_by,
+            slot=self.slot,
         )
 
     def end(
@@ -104,7 +119,18 @@ class Output:
             None,
             timings,
             error,
+            self.slot,
         )
+
+    def _watch(self, text: str) -> tuple[str, FinishReason | None]:
+        """What the lines of the text say: what of it is let out, and "length" if it ends here."""
+        request = self._request
+        if not request.indent and request.patience is None:
+            return text, None
+        if self._lines is None:
+            self._lines = Lines(request.indent, request.patience)
+        text, ended = self._lines.push(text)
+        return text, "length" if ended else None
 
     def _match(self, text: str) -> tuple[str, str | None]:
         """Pass text through the stop matcher; stop strings count from ``min_tokens`` on."""

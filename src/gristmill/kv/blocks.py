@@ -69,7 +69,8 @@ class BlockTable:
     ``digests`` are those of the sequence's full blocks as far as anyone asked for them;
     ``registered`` blocks from the start have been offered to the hash map. ``room`` tokens
     have their blocks in every group; before ``due`` tokens are computed nothing is to be
-    published or let go (both save time: most steps add one token).
+    published or let go (both save time: most steps add one token). ``shared`` False keeps the
+    sequence apart: it takes nothing from the cache and leaves nothing there.
     """
 
     root: bytes
@@ -79,6 +80,7 @@ class BlockTable:
     registered: int = 0
     room: int = 0
     due: int = 0
+    shared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,16 @@ class _Group:
             self.by_digest[digest] = block
             self.digests[block] = digest
 
+    def evict(self, digest: bytes) -> bool:
+        """Drop cached content that nobody uses; whether there was any."""
+        block = self.by_digest.get(digest)
+        if block is None or self.refs[block]:
+            return False
+        del self.by_digest[digest], self.cached[block]
+        self.digests[block] = None
+        self.fresh.append(block)
+        return True
+
     def first_needed(self, tokens: int) -> int:
         """First table entry that the token at position ``tokens`` still looks at."""
         if self.window is None:
@@ -186,11 +198,19 @@ class BlockManager:
 
     # ------------------------------------------------------------ sequences
 
-    def open(self, salt: str = "") -> BlockTable:
-        """An empty table; sequences with different salts never share blocks."""
+    @property
+    def caching(self) -> bool:
+        """Whether finished sequences leave their blocks for others."""
+        return self._prefix_cache
+
+    def open(self, salt: str = "", shared: bool = True) -> BlockTable:
+        """An empty table; sequences with different salts never share blocks, nor does one that
+        is not ``shared`` with any other."""
         root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key)
         rows = tuple(array("i") for _ in self._groups)
-        return BlockTable(root.digest(), rows, [0] * len(rows))
+        return BlockTable(
+            root.digest(), rows, [0] * len(rows), shared=shared and self._prefix_cache
+        )
 
     def match(self, table: BlockTable, tokens: array[int]) -> int:
         """Give an empty table the longest cached prefix of ``tokens``; its length in tokens.
@@ -198,7 +218,7 @@ class BlockManager:
         The prefix is whole blocks, valid in every group (a window group must still have the
         blocks that the next token looks at), and at least one token is left to compute.
         """
-        if not self._prefix_cache:
+        if not table.shared:
             return 0
         hit = self._longest_hit(table, tokens, (len(tokens) - 1) // BLOCK_TOKENS)
         if hit == 0:
@@ -221,7 +241,7 @@ class BlockManager:
     def next_digest(self, table: BlockTable, tokens: array[int], computed: int) -> bytes | None:
         """The digest of the block that a sequence computes next, if others could use it."""
         entry = computed // BLOCK_TOKENS
-        if not self._prefix_cache or entry >= (len(tokens) - 1) // BLOCK_TOKENS:
+        if not table.shared or entry >= (len(tokens) - 1) // BLOCK_TOKENS:
             return None
         return self._digest(table, tokens, entry)
 
@@ -264,7 +284,7 @@ class BlockManager:
         if computed < table.due:
             return
         full = computed // BLOCK_TOKENS
-        if self._prefix_cache:
+        if table.shared:
             for entry in range(table.registered, full):
                 digest = self._digest(table, tokens, entry)
                 for group, row in zip(self._groups, table.rows, strict=True):
@@ -289,6 +309,39 @@ class BlockManager:
         table.registered = table.room = table.due = 0
         self._live.pop(id(table), None)
         self.releases += 1
+
+    # ---------------------------------------------------- content from outside
+
+    def adopt(self, table: BlockTable, tokens: int) -> bool:
+        """Give an empty table blocks for content that comes from elsewhere; False if full.
+
+        ``tokens`` are whole blocks. Window groups get those only that the token after them looks
+        at. Once their bytes are written, ``commit`` and ``release`` leave them in the cache.
+        """
+        need = tokens // BLOCK_TOKENS
+        firsts = [group.first_needed(tokens) for group in self._groups]
+        if not all(self._ensure(i, need - first) for i, first in enumerate(firsts)):
+            return False
+        for index, (group, first) in enumerate(zip(self._groups, firsts, strict=True)):
+            row = table.rows[index]
+            row.extend([LET_GO] * first)
+            row.extend(group.take() for _ in range(need - first))
+            table.starts[index] = first
+        table.room = tokens
+        self._live[id(table)] = table
+        return True
+
+    def forget(self, table: BlockTable, tokens: array[int]) -> int:
+        """Drop the cached blocks of ``tokens`` that no sequence uses; how many tokens they held.
+
+        ``table`` is an empty one with the sequence's salt.
+        """
+        dropped = 0
+        for entry in range(len(tokens) // BLOCK_TOKENS - 1, -1, -1):
+            digest = self._digest(table, tokens, entry)
+            dropped += any([group.evict(digest) for group in self._groups])
+        self.releases += 1
+        return dropped * BLOCK_TOKENS
 
     # ----------------------------------------------------------------- views
 

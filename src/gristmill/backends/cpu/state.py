@@ -59,3 +59,11 @@ class CpuMemory:
     def copy(self, group: int, source: int, target: int) -> None:
         """See ``ops.Memory``."""
         self.native.copy(group, source, target)
+
+    def dump(self, group: int, block: int) -> bytes:
+        """See ``ops.Memory``."""
+        return self.native.dump(group, block)
+
+    def fill(self, group: int, block: int, data: bytes) -> None:
+        """See ``ops.Memory``."""
+        self.native.fill(group, block, data)

@@ -72,6 +72,15 @@ class ReferenceMemory:
         """Copy one block onto another."""
         self._arrays[group][target] = self._arrays[group][source]
 
+    def dump(self, group: int, block: int) -> bytes:
+        """A block's content, as it lies here."""
+        return self._arrays[group][block].tobytes()
+
+    def fill(self, group: int, block: int, data: bytes) -> None:
+        """Overwrite a block with what ``dump`` gave. Raises ValueError for another length."""
+        array = self._arrays[group]
+        array[block] = np.frombuffer(data, array.dtype).reshape(array.shape[1:])
+
     def write(self, layer: int, table: I32, first: int, keys: F64, values: F64) -> None:
         """Store the keys and values [n, kv_heads, head_dim] of tokens ``first``…"""
         group, index = self._place[layer]
