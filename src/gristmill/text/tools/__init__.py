@@ -1,0 +1,48 @@
+"""Tool calls in a model's answer: one small file per format, found by the chat template.
+
+A format's file has a ``Format`` (see ``base``): how a template is known to speak it, a parser, and
+the grammar that makes a model speak it. A parser takes text in pieces of any size; the joined
+results are the same however the text was cut. Most parsers are scripts over a ``reader.Reader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gristmill.errors import UsageError
+from gristmill.text.tools import hermes
+from gristmill.text.tools.base import Format, Parser, Tool, Wanted
+
+__all__ = ["Format", "Parser", "Tool", "Wanted", "detect", "find", "names", "parser"]
+
+# In the order in which templates are asked: marks that only one format has come first.
+_FORMATS: tuple[Format, ...] = (hermes.FORMAT,)
+
+_BY_NAME = {name: each for each in _FORMATS for name in (each.name, *each.aliases)}
+
+
+def names() -> tuple[str, ...]:
+    """Every name of a format, vLLM's ``--tool-call-parser`` names among them."""
+    return tuple(_BY_NAME)
+
+
+def find(name: str) -> Format:
+    """The format of this name; hyphens may stand for underscores. Raises UsageError."""
+    found = _BY_NAME.get(name.lower().replace("-", "_"))
+    if found is None:
+        known = ", ".join(sorted(each.name for each in _FORMATS))
+        raise UsageError(
+            f"Unknown tool-call parser '{name}'; formats are {known}, and vLLM's names for them."
+        )
+    return found
+
+
+def detect(template_source: str) -> str | None:
+    """The name of the format that a chat template speaks, if any."""
+    return next((each.name for each in _FORMATS if each.detect(template_source)), None)
+
+
+def parser(name: str, tools: Sequence[Tool], prompt: str = "") -> Parser:
+    """A parser for one answer to a request with ``tools``. ``prompt`` is the rendered prompt (its
+    end is enough). Raises UsageError for an unknown name."""
+    return find(name).parser(tools, prompt)
