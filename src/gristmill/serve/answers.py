@@ -11,7 +11,15 @@ from gristmill.serve.bridge import Ticket
 from gristmill.serve.metrics import Metrics
 from gristmill.serve.protocol import AnswerParser
 from gristmill.serve.segments import Segments
-from gristmill.types import CallDelta, Delta, FinishReason, Piece, Timings, TokenLogprob
+from gristmill.types import (
+    CallDelta,
+    Delta,
+    FinishReason,
+    Piece,
+    Progress,
+    Timings,
+    TokenLogprob,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,8 @@ class Part:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     calls: tuple[CallDelta, ...] = ()
+    progress: Progress | None = None
+    """Of the prompt, where it was asked for: the answer has not begun."""
 
 
 @dataclass
@@ -53,6 +63,8 @@ class Answer:
     timings: Timings | None = None
     last_at: float | None = None
     first_at: float | None = None
+    slot: int = -1
+    progress: Progress | None = None
 
     @property
     def generated(self) -> int:
@@ -62,6 +74,8 @@ class Answer:
 
     def feed(self, delta: Delta) -> Part:
         """Takes a delta in and says what it added."""
+        self.slot = delta.slot
+        self.progress = delta.progress or self.progress
         pieces = [Piece(content=delta.text)]
         if self.parser is not None:
             pieces = [self.parser.push(delta.text)]
@@ -86,7 +100,7 @@ class Answer:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
             self.segments.end()
-        return Part(reasoning, content, delta.tokens, logprobs, calls)
+        return Part(reasoning, content, delta.tokens, logprobs, calls, delta.progress)
 
     def _call(self, delta: CallDelta) -> None:
         if delta.index == len(self.calls):

@@ -56,7 +56,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "dynatemp_range": (0,),
     "mirostat": (0,),
     "n_probs": (0,),
-    "t_max_predict_ms": (-1, 0),
     "thinking_budget_tokens": (-1,),
     "thinking_token_budget": (-1,),
     "prompt_embeds": _NOTHING,
@@ -65,7 +64,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "function_call": ("auto", "none"),
     "audio": _NOTHING,
     "modalities": (["text"],),
-    "return_progress": _NOTHING,
     "samplers": _NOTHING,
 }
 
@@ -174,6 +172,16 @@ class Generation(Fields):
     priority: Annotated[Whole, Field(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Short = ""
     user: Text = ""
+    cache_prompt: Flag = True
+    id_slot: Annotated[Whole, Field(ge=-1, lt=2**31)] = -1
+    return_progress: Flag = False
+    t_max_predict_ms: Annotated[Whole, Field(ge=-1)] = 0
+    n_indent: Annotated[Whole, Field(ge=0, le=MAX_TOKENS)] = 0
+
+    @property
+    def patience(self) -> float | None:
+        """``t_max_predict_ms`` in seconds, None for no such limit."""
+        return self.t_max_predict_ms / 1e3 if self.t_max_predict_ms > 0 else None
 
     @property
     def limit(self) -> int | None:

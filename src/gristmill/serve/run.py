@@ -81,6 +81,11 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 client=fields.user[:512],
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
+                cache=fields.cache_prompt,
+                slot=fields.id_slot,
+                progress=fields.return_progress and fields.stream,
+                patience=fields.patience,
+                indent=fields.n_indent,
             )
         )
     ticket = job.state.bridge.open(job.served.engine)

@@ -83,6 +83,9 @@ class ChatShape:
         opened: set[int] = set()
 
         def write(answer: Answer, part: Part, ended: bool) -> list[object]:
+            if part.progress is not None:
+                role = {"role": "assistant", "content": None}
+                return [self._chunk(group, answer, role, part)]
             made: list[object] = []
             if answer.index not in opened:
                 opened.add(answer.index)

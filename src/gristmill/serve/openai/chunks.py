@@ -5,6 +5,7 @@ from __future__ import annotations
 from gristmill.serve.answers import Answer, Group, Part
 from gristmill.serve.openai.usage import running_timings, timings, usage
 from gristmill.serve.run import Job
+from gristmill.types import Progress
 
 
 def chunk(
@@ -26,7 +27,20 @@ def chunk(
         choice["stop_reason"] = answer.stopped_by
     if part is not None and job.fields.return_token_ids:
         choice["token_ids"] = list(part.tokens)
-    return {**job.envelope(kind), "choices": [choice], **_extras(job, group, answer, closing)}
+    more = _extras(job, group, answer, closing)
+    if part is not None and part.progress is not None:
+        more["prompt_progress"] = progress_form(part.progress)
+    return {**job.envelope(kind), "choices": [choice], **more}
+
+
+def progress_form(progress: Progress) -> dict[str, object]:
+    """llama-server's ``prompt_progress``."""
+    return {
+        "total": progress.total,
+        "cache": progress.cached,
+        "processed": progress.done,
+        "time_ms": round(progress.seconds * 1e3),
+    }
 
 
 def _extras(job: Job, group: Group, answer: Answer, closing: bool) -> dict[str, object]:

@@ -100,6 +100,8 @@ class CompletionShape:
         cursors: dict[int, Cursor] = {}
 
         def write(answer: Answer, part: Part, ended: bool) -> list[object]:
+            if part.progress is not None:
+                return [self._chunk(group, answer, "", part, None)]
             made: list[object] = []
             if answer.index not in cursors:
                 cursors[answer.index] = Cursor()
