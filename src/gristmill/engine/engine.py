@@ -19,11 +19,12 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from gristmill.backends.ops import Backend, Choice, Memory, Program
+from gristmill.engine.grammar import Grammars, Masks, Recipe
 from gristmill.engine.output import Detokenizing, Output
 from gristmill.engine.plan import Plan
 from gristmill.engine.prefixes import Prefixes
 from gristmill.engine.sampler import Sampler
-from gristmill.engine.scheduler import Scheduler, StepPlan
+from gristmill.engine.scheduler import Scheduler, Span, StepPlan
 from gristmill.engine.sequence import Clock, Sequence
 from gristmill.engine.slots import Slots
 from gristmill.engine.stats import Counters, Stats
@@ -63,6 +64,8 @@ class Parts:
     vocab: int
     eos: frozenset[int]
     detokenizer: Callable[[bool], Detokenizing]
+    grammars: Grammars | None = None
+    """Needed for constraints and thinking budgets."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +82,7 @@ class _Job:
     live: dict[int, Sequence] = field(default_factory=dict[int, Sequence])
     unborn: int = 0
     scores: Scores | None = None
+    recipe: Recipe | None = None
 
 
 class Engine:
@@ -104,6 +108,7 @@ class Engine:
         self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
+        self._masks = Masks()
         self.slots = Slots(plan.max_running)
         """Touched by the engine's thread only: see ``between``."""
         self.prefixes = Prefixes(self._manager, parts.memory, self.slots)
@@ -135,6 +140,7 @@ class Engine:
         line is full or the engine is closing, EngineError after a failure.
         """
         check_request(request, self._plan.context, self._parts.vocab)
+        recipe = self._recipe(request)
         with self._wake:
             if self.failure is not None:
                 raise EngineError(str(self.failure)) from self.failure
@@ -152,6 +158,7 @@ class Engine:
             seed = self._random.getrandbits(63) if seed is None else seed
             self._arrivals += 1
             job = _Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
+            job.recipe = recipe
             self._jobs[request.id] = job
             self._alive += request.n
             self._inbox.append(partial(self._begin, job))
@@ -245,6 +252,7 @@ class Engine:
         except BaseException as error:
             self._die(error)
         finally:
+            self._masks.close()
             with self._wake:
                 self._over = True
                 asked, self._asked = self._asked, set()
@@ -295,12 +303,17 @@ class Engine:
         self.last_progress = started = monotonic()
         self.in_step = True
         refused = self._prepare(plan)
+        guided = [span for span in plan.spans if span.choose and span.sequence.guide is not None]
+        self._masks.begin([span.sequence.guide for span in guided])
         logits = self._stepper.run(plan)
         self._counters.model_seconds += monotonic() - started
+        stuck = self._collect(guided)
         choices = self._sampler.run(logits, plan)
         self._scheduler.commit(plan)
         for job, error in refused:
             self._drop(job, "error", str(error))
+        for sequence in stuck:
+            self._break_off(sequence)
         now = monotonic()
         for span in plan.spans:
             if span.sequence.request.progress and span.sequence.generated == 0:
@@ -361,6 +374,7 @@ class Engine:
             banned=tuple(sorted({*eos, *params.stop_token_ids})),
             always_banned=eos if params.ignore_eos else (),
             prompt_logprobs=list(job.scores or (None,)),
+            guide=None if job.recipe is None else job.recipe.guide(),
         )
         self._scheduler.add(job.live[index])
 
@@ -378,6 +392,32 @@ class Engine:
                     refused.append((self._jobs[span.sequence.request.id], error))
         return refused
 
+    def _recipe(self, request: Request) -> Recipe | None:
+        """What the request's constraint comes to. Compiles it, unless that was done before."""
+        params, grammars = request.sampling, self._parts.grammars
+        if grammars is not None:
+            return grammars.recipe(params)
+        if params.constraint is not None or params.thinking is not None:
+            raise RequestError("This engine was given no grammars; it cannot hold to a constraint.")
+        return None
+
+    def _collect(self, guided: list[Span]) -> list[Sequence]:
+        """Wait for the masks. Those whose constraint cannot be followed choose nothing."""
+        self._masks.collect()
+        stuck: list[Sequence] = []
+        for span in guided:
+            guide = span.sequence.guide
+            if guide is not None and guide.error is not None:
+                span.choose = False
+                stuck.append(span.sequence)
+        return stuck
+
+    def _break_off(self, sequence: Sequence) -> None:
+        """An answer's constraint cannot be followed: an error for this answer alone."""
+        job = self._jobs.get(sequence.request.id)
+        if job is not None and sequence.index in job.live and sequence.guide is not None:
+            self._finish(job, sequence, "error", sequence.guide.error)
+
     def _advance(self, sequence: Sequence, choice: Choice, now: float) -> None:
         """A token was chosen: tell, and finish if that was the last one."""
         job = self._jobs.get(sequence.request.id)
@@ -390,7 +430,9 @@ class Engine:
         if clock.first_token is None:
             clock.first_token = now
             scores = self._prompt_done(job, sequence)
-        delta = sequence.output.push(choice, scores)
+        guide = sequence.guide
+        complete = guide is not None and guide.accept(choice.token)
+        delta = sequence.output.push(choice, scores, complete)
         reason = delta.finish
         if reason is not None:
             delta = replace(delta, timings=self._timings(sequence))

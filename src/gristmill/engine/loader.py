@@ -13,6 +13,7 @@ from functools import partial
 from gristmill import backends, models
 from gristmill.backends.ops import Backend, Memory, Program, Wanted, Weight, state_groups
 from gristmill.engine.engine import Engine, Parts
+from gristmill.engine.grammar import Grammars
 from gristmill.engine.machine import Machine, look
 from gristmill.engine.plan import Facts, Plan, groups_of, resolve
 from gristmill.engine.watchdog import Watchdog
@@ -40,11 +41,13 @@ class Loaded:
     engine: Engine
     watchdog: Watchdog
     program: Program
+    grammars: Grammars
 
     def close(self, drain_timeout: float = 0.0) -> None:
         """Let running requests finish within ``drain_timeout`` seconds, then end all."""
         self.engine.close(drain_timeout)
         self.watchdog.close()
+        self.grammars.close()
         self.backend.close()
 
 
@@ -77,6 +80,7 @@ def load(
         if plan.context != (options.context or model.config.context):
             model = models.build(checkpoint, plan.context)
         program = place.compile(partial(model.forward, weights=weights), memory)
+        grammars = Grammars(tokenizer, model.config.vocab, frozenset(tokenizer.eos_ids))
         parts = Parts(
             plan=plan,
             backend=place,
@@ -85,6 +89,7 @@ def load(
             vocab=model.config.vocab,
             eos=frozenset(tokenizer.eos_ids),
             detokenizer=partial(Detokenizer, tokenizer),
+            grammars=grammars,
         )
         engine = Engine(parts, on_failure, check_idle=log.isEnabledFor(logging.DEBUG))
     except BaseException:
@@ -92,7 +97,7 @@ def load(
         raise
     gc.freeze()  # vocabularies are large: no collection should walk them again
     watchdog = Watchdog(engine, plan.step_timeout)
-    return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog, program)
+    return Loaded(checkpoint, model, tokenizer, place, plan, engine, watchdog, program, grammars)
 
 
 def pack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gristmill.backends.ops import F32, Backend, Choice, Chooser
+from gristmill.engine.grammar.guide import U32
 from gristmill.engine.scheduler import StepPlan
 from gristmill.engine.sequence import Sequence
 from gristmill.errors import EngineError
@@ -30,6 +31,7 @@ class Sampler:
         rows: list[int] = []
         choosers: list[Chooser] = []
         banned: list[tuple[int, ...]] = []
+        masks: list[U32 | None] = []
         row = 0
         for span in plan.spans:
             sequence = span.sequence
@@ -44,9 +46,11 @@ class Sampler:
                 rows.append(row - 1)
                 choosers.append(sequence.chooser)
                 banned.append(sequence.banned_now())
+                masks.append(None if sequence.guide is None else sequence.guide.mask)
         if not rows:
             return []
-        choices = self._backend.choose(logits, rows, choosers, banned)
+        masked = any(mask is not None for mask in masks)
+        choices = self._backend.choose(logits, rows, choosers, banned, masks if masked else None)
         return list(zip(sequences, choices, strict=True))
 
     def _score(self, sequence: Sequence, top: int, logits: F32, row: int, count: int) -> None:

@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from gristmill.backends.ops import Chooser
+from gristmill.engine.grammar import Guide
 from gristmill.engine.output import Output
 from gristmill.kv.blocks import BlockTable
 from gristmill.types import Request, Sink, TokenLogprob
@@ -44,6 +45,8 @@ class Sequence:
     """Ids that may not be chosen before ``min_tokens``."""
     always_banned: tuple[int, ...] = ()
     chooser: Chooser | None = None
+    guide: Guide | None = None
+    """What its constraint, or its thinking budget, allows next."""
     computed: int = 0
     cached: int | None = None
     """Prompt tokens found in the prefix cache when first admitted."""
@@ -76,6 +79,7 @@ class Sequence:
 
     def banned_now(self) -> tuple[int, ...]:
         """Ids that may not be chosen next."""
-        if self.generated < self.request.sampling.min_tokens:
-            return self.banned
-        return self.always_banned
+        early = self.generated < self.request.sampling.min_tokens
+        banned = self.banned if early else self.always_banned
+        guided = () if self.guide is None else self.guide.bans
+        return (*banned, *guided) if guided else banned

@@ -1,0 +1,5 @@
+"""placeholder"""
+
+
+def gbnf_to_lark(text: str) -> str:
+    return text
