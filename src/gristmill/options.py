@@ -54,7 +54,7 @@ class Options:
     step_tokens: int | None = None
     """Most tokens computed in one step (the chunked-prefill budget)."""
     kv_bytes: int | None = None
-    kv_dtype: str = "f16"
+    kv_dtype: str = "auto"
     threads: int | None = None
     prefix_cache: bool = True
     max_waiting: int = 1024

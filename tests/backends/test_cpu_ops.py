@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill.backends.cpu.backend import CpuBackend
+from gristmill.backends.cpu.native import native
 from gristmill.backends.ops import Batch, Ops, Rope, Weight, X
 from gristmill.types import Paged, StateSpec, Window
 
@@ -321,7 +322,10 @@ def test_attention(heads: int, spec: Paged | Window, level: str) -> None:
 @pytest.mark.parametrize("kv", [("f16", "f16"), ("bf16", "f32")])
 def test_attention_of_narrow_keys(kv: tuple[str, str], level: str) -> None:
     with opened() as backend:
-        attend(backend, Paged(2, 80), 4, kv)
+        # Where bfloat16 is multiplied, queries and softmax weights are rounded to its 8 bits;
+        # csrc/test/attention_test.cpp holds the kernels to the reference so rounded.
+        rounded = kv[0] == "bf16" and native().MULTIPLIES_BF16
+        attend(backend, Paged(2, 80), 4, kv, **({"tolerance": 2**-6} if rounded else {}))
 
 
 @pytest.mark.parametrize("options", [{"softcap": 3.0}, {"sinks": True}], ids=["softcap", "sinks"])

@@ -63,7 +63,7 @@ def test_defaults_are_those_of_options() -> None:
         (["--kv-cache-memory-bytes", "1000"], "kv_bytes", 1000),
         (["--kv-cache-memory-bytes", "1.5MiB"], "kv_bytes", 3 * 2**19),
         (["-ctk", "f16", "-ctv", "F16"], "kv_dtype", "f16"),
-        (["--kv-cache-dtype", "auto"], "kv_dtype", "f16"),
+        (["--kv-cache-dtype", "auto"], "kv_dtype", "auto"),
         (["-ctv", "f16"], "kv_dtype", "f16"),
         (["--kv-cache-dtype", "bfloat16", "-ctv", "bf16"], "kv_dtype", "bf16"),
         (["--kv-cache-dtype", "q8_0"], "kv_dtype", "q8_0"),

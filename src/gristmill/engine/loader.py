@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gristmill import backends, models
@@ -74,6 +74,7 @@ def load(
             reading = pool.submit(Tokenizer.from_gguf, checkpoint.metadata)
             weights = pack(place, model.wanted(), checkpoint, progress or _nobody)
             tokenizer = reading.result()
+        options = replace(options, kv_dtype=place.kv_dtype(options.kv_dtype))
         memory = place.memory(model.states(), options.kv_dtype)
         facts = _facts(checkpoint, model, place, memory, weights)
         plan = resolve(options, facts, machine if options.kv_bytes else _after(machine))

@@ -116,6 +116,12 @@ class CpuBackend:
                 self._decoded[part.encoding] = sizes
         return packed
 
+    def kv_dtype(self, asked: str) -> str:
+        """See ``ops.Backend``: bfloat16 where the processor multiplies it."""
+        if asked != "auto":
+            return asked
+        return "bf16" if native().MULTIPLIES_BF16 else "f16"
+
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> CpuMemory:
         """See ``ops.Backend``."""
         return CpuMemory(states, kv_dtype)

@@ -61,6 +61,10 @@ class ReferenceBackend:
             f"the model's metadata says {wanted.shape} in all."
         )
 
+    def kv_dtype(self, asked: str) -> str:
+        """See ``ops.Backend``."""
+        return "f16" if asked == "auto" else asked
+
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> ReferenceMemory:
         """State memory, empty. Raises UsageError for an unknown dtype."""
         return ReferenceMemory(states, kv_dtype)
