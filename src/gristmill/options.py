@@ -88,6 +88,18 @@ class Options:
     """What a proxy puts before every path: "/llm"; empty for nothing."""
     api_key_file: str | None = None
     """Where ``api_keys`` came from in part: read again on SIGHUP."""
+    slot_save_path: str | None = None
+    """The directory that slots are saved to and restored from; None: they are not."""
+    slots: bool = True
+    """Whether ``/slots`` tells what runs."""
+    slot_prompts: bool = False
+    """Whether it tells the prompts and answers too."""
+    props: bool = False
+    """Whether ``POST /props`` is answered."""
+    tokenizer_info: bool = False
+    """Whether ``/tokenizer_info`` is answered."""
+    dev_mode: bool = False
+    """Whether vLLM's routes for development are there: ``/reset_prefix_cache``, ``/server_info``."""
     tls: Tls | None = None
     cpus: tuple[int, ...] = ()
     """The CPUs that the process is bound to; empty leaves it where it is."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.engine.loader import Loaded
     from gristmill.files.describe import Description
     from gristmill.serve.protocol import Served
+    from gristmill.text.tokenizer import Tokenizer
     from gristmill.types import Checkpoint
 
 Report = Callable[[str, int, int], None]
@@ -89,6 +90,7 @@ class _packing_bar:
 
 def serve_as(options: Options, loaded: Loaded, described: Description, path: Path) -> Served:
     """What the server is given of a loaded model."""
+    from gristmill.engine.slotfiles import SlotFiles
     from gristmill.serve.chat import chat_renderer
     from gristmill.serve.protocol import Served
 
@@ -110,7 +112,29 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         created=int(time.time()),
         meta=meta,
         defaults=suggested(checkpoint),
+        slots=SlotFiles(loaded.engine, loaded.plan, checkpoint),
+        props=properties(loaded, described, path),
     )
+
+
+def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:
+    """What ``/props`` says of a model. The file's name only: where it lies is nobody's business."""
+    tokenizer, metadata = loaded.tokenizer, loaded.checkpoint.metadata
+    template = metadata.get("tokenizer.chat_template")
+    bos, eos = (metadata.get(f"tokenizer.ggml.{each}_token_id") for each in ("bos", "eos"))
+    return {
+        "model_path": path.name,
+        "model_ftype": main_encoding(described),
+        "chat_template": template if isinstance(template, str) else "",
+        "bos_token": _written(tokenizer, bos),
+        "eos_token": _written(tokenizer, eos),
+    }
+
+
+def _written(tokenizer: Tokenizer, token: object) -> str:
+    if not isinstance(token, int) or not 0 <= token < tokenizer.vocab_size:
+        return ""
+    return tokenizer.decode([token])
 
 
 def main_encoding(described: Description) -> str:

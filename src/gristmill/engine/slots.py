@@ -11,30 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from gristmill.engine.sequence import Sequence
-from gristmill.types import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """One slot at one moment. ``task`` numbers the request it runs or last ran; None: none yet.
-
-    ``tokens`` are all its tokens, prompt first. ``left`` is how many more may be generated.
-    """
-
-    number: int
-    task: int | None = None
-    busy: bool = False
-    sampling: SamplingParams | None = None
-    limit: int = -1
-    """Tokens its request asked for; -1: up to the context's end."""
-    tokens: tuple[int, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    computed_tokens: int = 0
-    """Of the prompt, cached ones not counted."""
-    generated_tokens: int = 0
-    left: int = 0
-    several_lines: bool = False
+from gristmill.types import SlotView
 
 
 @dataclass(slots=True)

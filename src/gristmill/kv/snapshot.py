@@ -41,6 +41,8 @@ class Snapshot:
 
     tokens: array[int]
     blocks: tuple[tuple[bytes, ...], ...]
+    size: int = 0
+    """Bytes of the file it was read from."""
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: bytes) -> int:
@@ -123,7 +125,7 @@ class _Reader:
         )
         if self._file.read(_CHECK) != self._sum.digest():
             raise self._damaged()
-        return Snapshot(ids, blocks)
+        return Snapshot(ids, blocks, self._size)
 
     def _counts(self, block_bytes: Sequence[int], tokens: int) -> list[int]:
         counts: list[int] = []

@@ -58,6 +58,11 @@ class Renderer:
         self._tokenizer = tokenizer
         self._parser = parser
 
+    @property
+    def source(self) -> str:
+        """The template."""
+        return self._chat.source
+
     def __call__(self, chat: ChatInput) -> Prompt:
         """Raises RequestError for what the template or the text room refuses."""
         variables: dict[str, Any] = {k: v for k, v in chat.variables.items() if k not in _OURS}
@@ -75,7 +80,7 @@ class Renderer:
         ids = self._chat.ids(segments)
         if not ids:
             raise RequestError("The chat template made an empty prompt.", "messages")
-        return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning))
+        return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning), text)
 
     def _reasoning(self, text: str, split: bool) -> Callable[[], AnswerParser] | None:
         name = self._parser

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from gristmill.types import Piece, Request, Sink
+from gristmill.types import Piece, Request, Sink, SlotView
 
 
 class HistogramView(Protocol):
@@ -63,6 +64,37 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End."""
+        ...
+
+
+class Slots(Protocol):
+    """The numbered slots of an engine. Its methods may take their time: not for the event loop."""
+
+    @property
+    def count(self) -> int:
+        """Numbers go from 0 to one less."""
+        ...
+
+    def views(self) -> list[SlotView]:
+        """All slots at one moment."""
+        ...
+
+    def save(self, slot: int, path: Path) -> tuple[int, int]:
+        """What is cached of a slot's tokens, into a file: tokens and bytes written. Raises
+        RequestError when that is nothing, OverloadError while it is busy, ResourceError."""
+        ...
+
+    def restore(self, slot: int, path: Path) -> tuple[int, int]:
+        """A file's tokens, back into the cache: tokens and bytes read. Raises FormatError for a
+        file that is none of this model's, OverloadError; nothing has changed then."""
+        ...
+
+    def erase(self, slot: int) -> int:
+        """Drop what is cached of a slot's tokens; how many that were. Raises OverloadError."""
+        ...
+
+    def clear(self) -> None:
+        """Drop everything that is cached and used by nobody."""
         ...
 
 
@@ -121,6 +153,8 @@ class Prompt:
 
     ids: tuple[int, ...]
     parser: Callable[[], AnswerParser] | None = None
+    text: str = ""
+    """What the template made, before it became ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +189,6 @@ class Served:
     created: int
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
     defaults: Mapping[str, float | int] = field(default_factory=dict[str, "float | int"])
+    slots: Slots | None = None
+    props: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What ``/props`` says of the model: ``model_path``, ``chat_template``, …"""
