@@ -20,6 +20,7 @@ from gristmill.serve.protocol import ChatInput, Prompt, Served
 from gristmill.serve.server import Server, bind
 from gristmill.serve.state import State
 from gristmill.types import Piece
+from tests.serve.blocks import Model
 from tests.serve.fake_engine import CONTEXT, FakeEngine, FakeTokenizer
 
 
@@ -158,3 +159,21 @@ def serve() -> Iterator[Callable[..., Running]]:
     yield start
     for each in running:
         stop(each)
+
+
+@pytest.fixture
+def model() -> Iterator[Callable[..., tuple[Model, Harness]]]:
+    """Starts servers of models that say what a test wants, and stops them after it."""
+    running: list[tuple[Model, Harness]] = []
+
+    def start(*says: str, ends: bool = True, **options: Any) -> tuple[Model, Harness]:
+        made = Model(*says, ends=ends)
+        harness = start_server(Options(port=0, **options), made.served)
+        running.append((made, harness))
+        return made, harness
+
+    yield start
+    for made, harness in running:
+        made.engine.hold.set()
+        harness.stop()
+        made.engine.close()

@@ -20,6 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import gristmill
 from gristmill.serve import errors, status, tokens
+from gristmill.serve.anthropic import routes as anthropic
+from gristmill.serve.anthropic.events import error_form
+from gristmill.serve.anthropic.request import CountFields, MessagesFields
 from gristmill.serve.auth import ApiKey
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
@@ -43,10 +46,13 @@ _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/v1/chat/completions", chat.chat_completions, ChatFields),
     ("/chat/completions", chat.chat_completions, ChatFields),
     ("/v1/completions", completions.completions, CompletionFields),
+    ("/v1/messages", anthropic.messages, MessagesFields),
+    ("/v1/messages/count_tokens", anthropic.count_tokens, CountFields),
     ("/tokenize", tokens.tokenize, tokens.TokenizeFields),
     ("/detokenize", tokens.detokenize, tokens.DetokenizeFields),
     ("/ping", status.health, None),
 )
+errors.FORMS["/v1/messages"] = error_form
 
 
 def create_app(state: State) -> FastAPI:

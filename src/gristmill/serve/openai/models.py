@@ -1,6 +1,9 @@
-"""``GET /v1/models`` and ``/v1/models/{id}``."""
+"""``GET /v1/models`` and ``/v1/models/{id}``: OpenAI's fields, and Anthropic's beside them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -25,6 +28,30 @@ def _card(served: Served, name: str) -> dict[str, object]:
             "n_ctx": served.context,
             **served.meta,
         },
+        **anthropic_card(name, served.created, served.context),
+    }
+
+
+def anthropic_card(name: str, created: int, context: int) -> dict[str, object]:
+    """What Anthropic's clients read of a model."""
+    return {
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": context,
+        "max_tokens": context,
+    }
+
+
+def page(cards: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """All cards on one page, for both kinds of clients."""
+    return {
+        "object": "list",
+        "data": list(cards),
+        "has_more": False,
+        "first_id": cards[0]["id"] if cards else None,
+        "last_id": cards[-1]["id"] if cards else None,
     }
 
 
@@ -32,7 +59,7 @@ async def list_models(http: HttpRequest) -> Response:
     """Every name the model is served under."""
     state: State = http.app.state.gristmill
     served = state.ready()
-    return JsonResponse({"object": "list", "data": [_card(served, name) for name in served.names]})
+    return JsonResponse(page([_card(served, name) for name in served.names]))
 
 
 async def show_model(http: HttpRequest) -> Response:

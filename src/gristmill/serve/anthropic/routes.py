@@ -1,0 +1,42 @@
+"""``POST /v1/messages`` and ``/v1/messages/count_tokens``.
+
+``anthropic-version``, ``anthropic-beta`` and ``?beta=true`` are not needed and not looked at.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gristmill.serve.anthropic.events import AnthropicEvents
+from gristmill.serve.anthropic.request import NAMES, CountFields, MessagesFields, parse_messages
+from gristmill.serve.anthropic.shape import MessageShape
+from gristmill.serve.chat_request import chat_job
+from gristmill.serve.dialect import renamed
+from gristmill.serve.errors import JsonResponse
+from gristmill.serve.limits import read_object
+from gristmill.serve.prompt import chat_tokens
+from gristmill.serve.run import reply
+from gristmill.serve.state import State
+
+
+async def messages(http: HttpRequest) -> Response:
+    """Answers a conversation with a message."""
+    state: State = http.app.state.gristmill
+    state.open()
+    asked = parse_messages(await read_object(http, state.options.max_body_bytes), MessagesFields)
+    with renamed(NAMES):
+        job = await chat_job(http, asked.chat, f"msg_{uuid.uuid4().hex}")
+        shape = MessageShape(job, asked)
+        return await reply(http, job, shape.writer, shape.whole, shape.ending, AnthropicEvents())
+
+
+async def count_tokens(http: HttpRequest) -> Response:
+    """How many tokens the same body would be to the model."""
+    state: State = http.app.state.gristmill
+    state.open()
+    asked = parse_messages(await read_object(http, state.options.max_body_bytes), CountFields)
+    with renamed(NAMES):
+        return JsonResponse({"input_tokens": await chat_tokens(http, asked.chat)})
