@@ -10,13 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gristmill.errors import UsageError
-from gristmill.text.tools import hermes
+from gristmill.text.tools import arrays, deepseek, hermes, kimi, llama3, mistral
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted
 
 __all__ = ["Format", "Parser", "Tool", "Wanted", "detect", "find", "names", "parser"]
 
 # In the order in which templates are asked: marks that only one format has come first.
-_FORMATS: tuple[Format, ...] = (hermes.FORMAT,)
+_FORMATS: tuple[Format, ...] = (
+    mistral.NAMED,
+    mistral.LIST,
+    deepseek.V31,
+    deepseek.V3,
+    kimi.FORMAT,
+    arrays.NEMOTRON,
+    arrays.FIREFUNCTION,
+    arrays.COHERE,
+    arrays.MINIMAX,
+    arrays.APRIEL,
+    hermes.FORMAT,
+    llama3.FORMAT,
+    arrays.JSON,
+)
 
 _BY_NAME = {name: each for each in _FORMATS for name in (each.name, *each.aliases)}
 

@@ -60,6 +60,8 @@ class Format:
     which the whole answer (after its reasoning) must agree; names of rules begin with "call".
     ``marks`` are texts that the parser must see even where they are special tokens.
     ``aliases`` are other names of it, those of vLLM's ``--tool-call-parser`` among them.
+    ``example`` shows a call to models whose template does not take tools; it holds ``NAME`` and
+    ``{"KEY": "VALUE"}``.
     ``reasons``: its parser splits off the reasoning, too, and gets the raw answer.
     """
 
@@ -70,6 +72,22 @@ class Format:
     marks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     reasons: bool = False
+    example: str = '<tool_call>\n{"name": "NAME", "arguments": {"KEY": "VALUE"}}\n</tool_call>'
+
+
+def choice(
+    tools: Sequence[Tool], around: Callable[[Tool], tuple[str, str]]
+) -> tuple[str, list[str]]:
+    """The Lark text of a call of any one of ``tools``, and the rules that it needs.
+
+    A call is the JSON of its arguments between the two Lark texts that ``around`` gives.
+    """
+    rules: list[str] = []
+    for i, tool in enumerate(tools):
+        before, after = around(tool)
+        rules.append(f"call_{i}: {before} call_{i}_arguments {after}\n")
+        rules.append(schema_rule(f"call_{i}_arguments", tool))
+    return any_of([f"call_{i}" for i in range(len(tools))]), rules
 
 
 def any_of(names: Sequence[str]) -> str:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, repeated, schema_rule
+from gristmill.text.tools.base import Format, Parser, Tool, Wanted, choice, repeated
 from gristmill.text.tools.json_text import Keys, call
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
 
-_FENCE = ("```json", "```")
+FENCE = ("```json", "```")
+KEYS = Keys()
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Marks:
     close: tuple[str, ...] = ()
     bare: bool = False
     between: tuple[str, ...] = (",", ";")
-    keys: Keys = Keys()
+    keys: Keys = KEYS
     new_id: Callable[[], str] | None = None
 
 
@@ -48,7 +49,7 @@ def marked_parser(marks: Marks, tools: Sequence[Tool]) -> Parser:
                 if reader.held:
                     reader.back(mark)
                     continue
-            yield from _close(reader, marks.close)
+            yield from close(reader, marks.close)
 
     return ScriptParser(script, marks.new_id)
 
@@ -58,7 +59,7 @@ def _bare(reader: Reader, marks: Marks, known: Keys) -> Script[None]:
     reader.hold()
     try:
         yield from reader.space()
-        fenced = (yield from reader.one_of(_FENCE)) is not None
+        fenced = (yield from reader.one_of(FENCE)) is not None
         yield from reader.space()
         if (yield from reader.peek()) not in ("{", "["):
             raise MalformedError
@@ -66,10 +67,10 @@ def _bare(reader: Reader, marks: Marks, known: Keys) -> Script[None]:
     except MalformedError:
         reader.back("")
     else:
-        yield from _close(reader, (*marks.close, "```") if fenced else marks.close)
+        yield from close(reader, (*marks.close, "```") if fenced else marks.close)
 
 
-def _close(reader: Reader, marks: Sequence[str]) -> Script[None]:
+def close(reader: Reader, marks: Sequence[str]) -> Script[None]:
     """A closing mark after white space, if it is there."""
     reader.hold()
     yield from reader.space()
@@ -128,12 +129,11 @@ class Layout:
 def marked_grammar(marks: Marks, layout: Layout, wanted: Wanted) -> str:
     """The grammar of ``calls``."""
     name, arguments = layout.keys
-    rules: list[str] = []
-    for i, tool in enumerate(wanted.tools):
-        head = json.dumps(f'{{"{name}": {json.dumps(tool.name)}, "{arguments}": ')
-        rules.append(f'call_{i}: {head} call_{i}_arguments "}}"\n')
-        rules.append(schema_rule(f"call_{i}_arguments", tool))
-    one = any_of([f"call_{i}" for i in range(len(wanted.tools))])
+
+    def head(tool: Tool) -> str:
+        return json.dumps(f'{{"{name}": {json.dumps(tool.name)}, "{arguments}": ')
+
+    one, rules = choice(wanted.tools, lambda tool: (head(tool), '"}"'))
     open_, close = (wanted.mark(each[0]) if each else "" for each in (marks.open, marks.close))
 
     def told(text: str) -> str:
@@ -152,6 +152,7 @@ def marked(
     marks: Marks,
     layout: Layout,
     aliases: tuple[str, ...] = (),
+    example: str = Format.example,
 ) -> Format:
     """A format that is nothing but its marks."""
     return Format(
@@ -161,4 +162,5 @@ def marked(
         grammar=lambda wanted: marked_grammar(marks, layout, wanted),
         marks=(*marks.open, *marks.close),
         aliases=aliases,
+        example=example,
     )

@@ -10,6 +10,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from gristmill.types import CallDelta, Piece
@@ -44,6 +45,7 @@ class Reader:
         self._spoken = False
         self._after_call = False
         self._calls: list[CallDelta] = []
+        self._ids: set[str] = set()
         self.count = 0
         """Calls begun so far."""
 
@@ -84,6 +86,10 @@ class Reader:
         self._at += 1
         return char
 
+    def untake(self) -> None:
+        """Gives the character taken last back."""
+        self._at -= 1
+
     def space(self) -> Script[None]:
         """Takes white space."""
         while (char := (yield from self.peek())) and char in SPACE:
@@ -111,6 +117,17 @@ class Reader:
             if (yield from self.follows(literal)):
                 return literal
         return None
+
+    def up_to(self, *ends: str, most: int = 256) -> Script[tuple[str, str]]:
+        """Takes a short text (``most`` characters) and what ends it; gives both. MalformedError
+        when it does not end."""
+        parts: list[str] = []
+        while len(parts) <= most:
+            end = yield from self.one_of(ends)
+            if end is not None:
+                return "".join(parts), end
+            parts.append((yield from self.take()))
+        raise MalformedError
 
     def run(self, pattern: re.Pattern[str]) -> str:
         """Takes what ``pattern`` matches in the text that is there already. Only for patterns
@@ -214,7 +231,10 @@ class Reader:
         self._start = None
         self._space = ""
         self._after_call = True
-        self._calls.append(CallDelta(self.count, given_id or self._new_id(), name))
+        if not given_id or given_id in self._ids:
+            given_id = self._new_id()
+        self._ids.add(given_id)
+        self._calls.append(CallDelta(self.count, given_id, name))
         self.count += 1
 
     def arguments(self, text: str) -> None:
@@ -280,7 +300,7 @@ def _joined(deltas: Sequence[CallDelta]) -> tuple[CallDelta, ...]:
     out: list[CallDelta] = []
     for delta in deltas:
         if out and out[-1].index == delta.index:
-            last = out.pop()
-            delta = CallDelta(last.index, last.id, last.name, last.arguments + delta.arguments)
-        out.append(delta)
+            out[-1] = replace(out[-1], arguments=out[-1].arguments + delta.arguments)
+        else:
+            out.append(delta)
     return tuple(out)
