@@ -10,7 +10,8 @@ _RESPONSE = ("Here is my response:", "Here's my response:")
 
 def _detect(source: str) -> bool:
     sentences = any(each in source for each in _THOUGHT)
-    return sentences or ("<think>" in source and "<response>" in source)
+    tags = "<think>" in source and "<response>" in source
+    return sentences or (tags and "minimax:" not in source)  # there it is what a tool says
 
 
 FORMAT = tagged(

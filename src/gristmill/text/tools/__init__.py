@@ -10,13 +10,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gristmill.errors import UsageError
-from gristmill.text.tools import arrays, deepseek, hermes, kimi, llama3, mistral
+from gristmill.text.tools import (
+    arrays,
+    deepseek,
+    gemma,
+    glm,
+    granite,
+    harmony,
+    hermes,
+    invoke,
+    kimi,
+    llama3,
+    messages,
+    minicpm,
+    mistral,
+    pythonic,
+    qwen3_coder,
+    seed,
+)
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted
 
 __all__ = ["Format", "Parser", "Tool", "Wanted", "detect", "find", "names", "parser"]
 
 # In the order in which templates are asked: marks that only one format has come first.
 _FORMATS: tuple[Format, ...] = (
+    harmony.FORMAT,
+    gemma.GEMMA4,
+    gemma.FUNCTION_GEMMA,
+    seed.FORMAT,
+    invoke.DEEPSEEK_V32,
+    invoke.DEEPSEEK_V4,
+    invoke.MINIMAX,
+    glm.HY3,
+    glm.GLM47,
+    glm.FORMAT,
+    qwen3_coder.FORMAT,
+    minicpm.FORMAT,
+    messages.SOLAR,
+    messages.GIGACHAT,
+    granite.PHI4,
+    granite.FORMAT,
+    pythonic.LLAMA4,
+    pythonic.LFM2,
+    pythonic.OLMO3,
     mistral.NAMED,
     mistral.LIST,
     deepseek.V31,
@@ -27,7 +63,10 @@ _FORMATS: tuple[Format, ...] = (
     arrays.COHERE,
     arrays.MINIMAX,
     arrays.APRIEL,
+    messages.FUNCTIONARY,
     hermes.FORMAT,
+    pythonic.PYTHONIC,
+    pythonic.GEMMA3,
     llama3.FORMAT,
     arrays.JSON,
 )

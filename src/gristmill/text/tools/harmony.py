@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gristmill.text.tools import literal
+from gristmill.text.tools import json_text
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, schema_rule
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
 
@@ -90,7 +90,7 @@ class _Answer:
             return
         reader.call(name)
         try:
-            yield from literal.mapping(reader, reader.arguments)
+            yield from json_text.value(reader, reader.arguments)
         except MalformedError:
             return
         yield from reader.space()

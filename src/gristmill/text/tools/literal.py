@@ -1,7 +1,7 @@
-"""Values as models write them, read character by character and written as JSON text.
+"""Values that are not JSON, read character by character and written as JSON text.
 
-Three ways of writing: JSON's, Python's (``'a'``, ``True``), and Gemma's (``<|"|>a<|"|>``, keys
-bare). Nothing is evaluated: what none of these rules reads is malformed.
+Two ways of writing: Python's (``'a'``, ``True``), and Gemma's (``<|"|>a<|"|>``, keys bare).
+Nothing is evaluated: what none of these rules reads is malformed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ Emit = Callable[[str], None]
 
 MAX_DEPTH = 64
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _WORD = re.compile(r"[\w.+-]*")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _CONSTANTS = {"true": "true", "false": "false", "null": "null"}
@@ -35,9 +34,8 @@ class Style:
     bare: bool = False
 
 
-JSON = Style(('"',), _CONSTANTS)
 PYTHON = Style(("'''", '"""', "'", '"'), _PYTHON)
-GEMMA = Style(('<|"|>',), _CONSTANTS, bare=True)
+GEMMA = Style(('<|"|>', "<escape>"), _CONSTANTS, bare=True)
 
 
 def quoted(text: str) -> str:
@@ -45,7 +43,7 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def value(reader: Reader, emit: Emit, style: Style = JSON, depth: int = 0) -> Script[None]:
+def value(reader: Reader, emit: Emit, style: Style, depth: int = 0) -> Script[None]:
     """Reads a value and hands it to ``emit`` as JSON text, as it comes. MalformedError for
     anything else; what was emitted until then is a beginning of JSON text."""
     if depth > MAX_DEPTH:
@@ -60,7 +58,7 @@ def value(reader: Reader, emit: Emit, style: Style = JSON, depth: int = 0) -> Sc
         yield from _word(reader, emit, style)
 
 
-def mapping(reader: Reader, emit: Emit, style: Style = JSON, depth: int = 0) -> Script[None]:
+def mapping(reader: Reader, emit: Emit, style: Style, depth: int = 0) -> Script[None]:
     """Reads ``{…}``."""
     yield from reader.expect("{")
     emit("{")
@@ -72,7 +70,7 @@ def mapping(reader: Reader, emit: Emit, style: Style = JSON, depth: int = 0) -> 
         if not first:
             yield from reader.expect(",")
             yield from reader.space()
-            if style is not JSON and (yield from reader.follows("}")):
+            if (yield from reader.follows("}")):
                 break
             emit(", ")
         yield from _key(reader, emit, style)
@@ -95,7 +93,7 @@ def _sequence(reader: Reader, emit: Emit, style: Style, depth: int) -> Script[No
         if not first:
             yield from reader.expect(",")
             yield from reader.space()
-            if style is not JSON and (yield from reader.follows(closing)):
+            if (yield from reader.follows(closing)):
                 break
             emit(", ")
         yield from value(reader, emit, style, depth + 1)
@@ -122,38 +120,12 @@ def text(reader: Reader, emit: Emit, style: Style) -> Script[bool]:
     if quote is None:
         return False
     emit('"')
-    if style is JSON:
-        yield from _json_text(reader, emit)
-    elif style is PYTHON:
+    if style is PYTHON:
         yield from _python_text(reader, emit, quote)
     elif (yield from reader.until((quote,), lambda part: emit(quoted(part)))) is None:
         raise MalformedError
     emit('"')
     return True
-
-
-def _json_text(reader: Reader, emit: Emit) -> Script[None]:
-    while True:
-        emit(reader.run(_PLAIN))
-        char = yield from reader.take()
-        if char == '"':
-            return
-        if char == "\\":
-            emit((yield from _json_escape(reader)))
-        elif char < " ":  # models write line ends as they are
-            emit(quoted(char))
-        else:
-            emit(char)
-
-
-def _json_escape(reader: Reader) -> Script[str]:
-    char = yield from reader.take()
-    if char in '"\\/bfnrt':
-        return "\\" + char
-    if char != "u":
-        raise MalformedError
-    code = yield from _digits(reader, 4)
-    return f"\\u{code}"
 
 
 def _digits(reader: Reader, count: int) -> Script[str]:

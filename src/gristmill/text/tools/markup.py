@@ -1,0 +1,320 @@
+"""Calls written as tags, one for each argument: what the XML-like formats have in common.
+
+    <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
+
+Such values bear no types: the tool's schema says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gristmill.text.tools import literal, typed
+from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of
+from gristmill.text.tools.reader import SPACE, MalformedError, Reader, Script, ScriptParser
+
+_NAME_END = frozenset(SPACE + "<>\"'={}[]()/\\,;")
+_MAX_NAME = 256
+_TEXTUAL = re.compile(r'\b(?:string="true"|type="string")')
+_TYPED = re.compile(r'\b(?:string="false"|type="\w+")')
+_CDATA = ("<![CDATA[", "]]>")
+
+
+@dataclass(frozen=True)
+class Markup:
+    """The tags of one format.
+
+    ``outer`` stands around a call, or around all of them (``several``). A call is ``call``, its
+    name, ``call_end``, its arguments, ``close``. An argument is ``key``, its name, ``key_end``,
+    then ``value`` (if that is a tag of its own), its text, ``value_end``. Where a name stands in
+    double quotes, attributes may follow it; ``key_attribute`` gives the one for a schema's type
+    when calls are written. ``lines``: a text has a line of its own. The ``gaps`` are the line
+    ends that are written after ``outer``, the name, a key, an argument, and the call.
+    """
+
+    call: str
+    call_end: str
+    close: str
+    key: str
+    key_end: str
+    value_end: str
+    value: str = ""
+    outer: tuple[str, str] | None = None
+    several: bool = False
+    lines: bool = False
+    cdata: bool = False
+    key_attribute: Callable[[bool], str] = lambda textual: ""
+    gaps: tuple[str, str, str, str, str] = ("\n", "\n", "", "\n", "\n")
+    between: str = "\n"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All tags that stand alone."""
+        outer = self.outer or ()
+        tags = (*outer, self.call, self.call_end, self.close, self.key, self.key_end, self.value,
+                self.value_end)  # fmt: skip
+        return tuple(dict.fromkeys(tag for tag in tags if len(tag) > 1))
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """What a call may begin with: models forget the outer tag."""
+        first = (self.outer[0],) if self.outer else ()
+        return (*first, self.call) if self.call else first
+
+
+def markup(
+    name: str,
+    detect: Callable[[str], bool],
+    tags: Markup,
+    aliases: tuple[str, ...] = (),
+    marks: tuple[str, ...] | None = None,
+) -> Format:
+    """A format that is nothing but its tags. ``marks`` are those that are no plain text."""
+
+    def parser(tools: Sequence[Tool], prompt: str) -> Parser:
+        return ScriptParser(_Script(tags, tools))
+
+    return Format(
+        name=name,
+        detect=detect,
+        parser=parser,
+        grammar=lambda wanted: grammar(tags, wanted),
+        marks=tags.marks if marks is None else marks,
+        aliases=aliases,
+        example=_example(tags),
+    )
+
+
+def _example(tags: Markup) -> str:
+    """A call as it is written."""
+    opened, named, keyed, valued, called = tags.gaps
+    line = "\n" if tags.lines else ""
+    quote = '"' if tags.key.endswith('"') else ""
+    key = f"{tags.key}KEY{quote}{tags.key_attribute(True) if quote else ''}{tags.key_end}"
+    argument = f"{key}{keyed}{tags.value}{line}VALUE{line}{tags.value_end}{valued}"
+    quote = '"' if tags.call.endswith('"') else ""
+    call = f"{tags.call}NAME{quote}{tags.call_end}{named}{argument}{tags.close}"
+    if tags.outer is None:
+        return call
+    if not tags.call:
+        return tags.outer[0] + call
+    return f"{tags.outer[0]}{opened}{call}{called}{tags.outer[1]}"
+
+
+class _Script:
+    """The script of one answer."""
+
+    def __init__(self, tags: Markup, tools: Sequence[Tool]) -> None:
+        self._tags = tags
+        self._tools = {tool.name: tool for tool in tools}
+
+    def __call__(self, reader: Reader) -> Script[None]:
+        while (mark := (yield from reader.content_until(self._tags.openers))) is not None:
+            yield from self._block(reader, mark)
+
+    def _block(self, reader: Reader, mark: str) -> Script[None]:
+        """The calls after an opening tag, up to the outer tag's end (which may be missing)."""
+        tags = self._tags
+        begun = mark
+        try:
+            if tags.outer and mark == tags.outer[0] and tags.call:
+                yield from reader.space()
+                yield from reader.expect(tags.call)
+            while True:
+                yield from self._one(reader)
+                yield from reader.space()
+                if tags.outer and tags.call and (yield from reader.follows(tags.outer[1])):
+                    return
+                if not tags.call or not (yield from reader.follows(tags.call)):
+                    return
+                begun = tags.call
+                reader.hold(len(begun))
+        except MalformedError:
+            reader.back(begun)
+
+    def _one(self, reader: Reader) -> Script[None]:
+        tags = self._tags
+        name, _ = yield from self._name(reader, tags.call, tags.call_end)
+        if not tags.call_end:  # then what follows tells whether this was a name
+            yield from reader.space()
+            first = yield from reader.one_of((tags.key, tags.close))
+            if first is None:
+                raise MalformedError
+        else:
+            first = None
+        reader.call(name)
+        yield from self._arguments(reader, self._tools.get(name), first)
+
+    def _arguments(self, reader: Reader, tool: Tool | None, mark: str | None) -> Script[None]:
+        tags = self._tags
+        before = "{"
+        try:
+            while True:
+                if mark is None:
+                    yield from reader.space()
+                    mark = yield from reader.one_of((tags.key, tags.close))
+                if mark is None:
+                    raise MalformedError
+                if mark == tags.close:
+                    break
+                key, attributes = yield from self._name(reader, tags.key, tags.key_end)
+                if tags.value:
+                    yield from reader.space()
+                    yield from reader.expect(tags.value)
+                reader.arguments(f'{before}"{literal.quoted(key)}": ')
+                yield from self._value(reader, tool.property(key) if tool else {}, attributes)
+                before, mark = ", ", None
+        except MalformedError:
+            if (yield from reader.peek()):  # something else than the answer's end
+                reader.arguments("{}" if before == "{" else "}")
+            raise
+        reader.arguments("{}" if before == "{" else "}")
+
+    def _name(self, reader: Reader, before: str, end: str) -> Script[tuple[str, str]]:
+        """A name, and the attributes after it."""
+        name = ""
+        strict = before == self._tags.call  # arguments may have any name
+        while len(name) < _MAX_NAME:
+            char = yield from reader.peek()
+            if not char or char in '"<>\n' or (strict and char in _NAME_END):
+                break
+            name += yield from reader.take()
+        name = name.strip()
+        if not name:
+            raise MalformedError
+        if not before.endswith('"'):
+            if end:
+                yield from reader.expect(end)
+            return name, ""
+        yield from reader.expect('"')
+        attributes = ""
+        while not (yield from reader.follows(end)):
+            attributes += yield from reader.take()
+            if len(attributes) > _MAX_NAME or attributes.endswith("\n"):
+                raise MalformedError
+        return name, attributes
+
+    def _value(self, reader: Reader, schema: Mapping[str, object], about: str) -> Script[None]:
+        """The text of an argument, as JSON; strings are handed on as they come."""
+        tags = self._tags
+        close = tags.value_end
+        kinds = typed.kinds(schema)
+        if _TEXTUAL.search(about):
+            kinds = typed.TEXT
+        elif _TYPED.search(about):
+            kinds = frozenset[str]()
+        if tags.cdata and (yield from reader.follows(_CDATA[0])):
+            close, kinds = _CDATA[1], kinds or typed.TEXT
+        if kinds == typed.TEXT:
+            write = _Text(reader.arguments, tags.lines)
+            mark = yield from reader.until((close,), write.more)
+            if mark is not None:
+                write.end()
+        else:
+            parts: list[str] = []
+            mark = yield from reader.until((close,), parts.append)
+            if mark is not None:
+                text = "".join(parts)
+                if tags.lines:
+                    text = text.removeprefix("\n").removesuffix("\n")
+                reader.arguments(typed.as_json(text, kinds))
+        if mark is None:
+            raise MalformedError
+        if close != tags.value_end:
+            yield from reader.space()
+            yield from reader.expect(tags.value_end)
+
+
+class _Text:
+    """Writes a string as it comes; the line ends at its borders belong to the tags."""
+
+    def __init__(self, emit: Callable[[str], None], lines: bool) -> None:
+        self._emit = emit
+        self._lines = lines
+        self._first = True
+        self._held = ""
+        emit('"')
+
+    def more(self, text: str) -> None:
+        """More of it."""
+        if self._lines and self._first and text:
+            text = text.removeprefix("\n")
+            self._first = False
+        text = self._held + text
+        self._held = "\n" if self._lines and text.endswith("\n") else ""
+        self._emit(literal.quoted(text.removesuffix(self._held) if self._held else text))
+
+    def end(self) -> None:
+        """All of it has come."""
+        self._emit('"')
+
+
+# ------------------------------------------------------------------- grammar
+
+
+def grammar(tags: Markup, wanted: Wanted) -> str:
+    """A Lark grammar of at least one call; the arguments come in the schema's order."""
+    rules: list[str] = []
+    names: list[str] = []
+    for i, tool in enumerate(wanted.tools):
+        names.append(f"call_{i}")
+        rules.append(_call_rule(tags, wanted, tool, i))
+    one = any_of(names)
+    after_open, _, _, _, after_call = tags.gaps
+    several = tags.several and tags.outer is not None
+    gap = _text(after_call if several else tags.between)
+    row = f"{one} ({gap} {one})*" if wanted.parallel else one
+    if several and tags.outer:
+        opening, closing = (wanted.mark(tag) for tag in tags.outer)
+        row = f"{opening} {_text(after_open)} {row} {_text(after_call)} {closing}"
+    return f"calls: {row}\n" + "".join(rules)
+
+
+def _call_rule(tags: Markup, wanted: Wanted, tool: Tool, number: int) -> str:
+    mark = wanted.mark
+    after_open, after_name, after_key, after_value, after_call = map(_text, tags.gaps)
+    head = [_tag(mark, tags.call), _text(tool.name), _tag(mark, tags.call_end), after_name]
+    foot = [_tag(mark, tags.close)]
+    if tags.outer and not tags.several:
+        if tags.call:
+            head = [mark(tags.outer[0]), after_open, *head]
+            foot = [*foot, after_call, mark(tags.outer[1])]
+        else:
+            head = [mark(tags.outer[0]), *head]
+    keys: list[str] = []
+    rules: list[str] = []
+    properties: object = tool.parameters.get("properties")
+    required: object = tool.parameters.get("required")
+    for j, key in enumerate(properties if isinstance(properties, dict) else ()):  # pyright: ignore
+        schema = tool.property(str(key))  # pyright: ignore
+        rule = f"call_{number}_{j}"
+        textual = typed.kinds(schema) == typed.TEXT
+        parts = [_tag(mark, tags.key), _text(str(key)), _attribute(tags, mark, textual), after_key]  # pyright: ignore
+        if tags.value:
+            parts.append(mark(tags.value))
+        line = _text("\n") if tags.lines else ""
+        parts += [line, typed.rule(f"{rule}_text", schema), line, mark(tags.value_end), after_value]
+        rules.append(f"{rule}: {' '.join(filter(None, parts))}\n")
+        needed = isinstance(required, list) and key in required
+        keys.append(rule if needed else f"{rule}?")
+        rules.append(typed.rules(f"{rule}_text", schema, tags.value_end))
+    body = " ".join(filter(None, [*head, *keys, *foot]))
+    return f"call_{number}: {body}\n" + "".join(rules)
+
+
+def _attribute(tags: Markup, mark: Callable[[str], str], textual: bool) -> str:
+    """The end of a key's tag."""
+    if tags.key.endswith('"'):
+        return _text('"' + tags.key_attribute(textual) + tags.key_end)
+    return _tag(mark, tags.key_end)
+
+
+def _tag(mark: Callable[[str], str], tag: str) -> str:
+    return mark(tag) if tag else ""
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
