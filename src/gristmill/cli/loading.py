@@ -36,10 +36,32 @@ def load_model(
     options: Options, backend: str, report: Report, on_failure: Callable[[EngineError], None]
 ) -> tuple[Loaded, Served]:
     """Fetches, opens, packs and compiles. Raises GristmillError for what cannot be served."""
-    from gristmill.cli.models import progress_bar
     from gristmill.engine.loader import load
     from gristmill.files import open_model
     from gristmill.files.describe import describe
+
+    path = fetch(options.model, report)
+    report("opening", 0, 0)
+    checkpoint = open_model(path)
+    try:
+        described = describe(checkpoint)
+        with _packing_bar(described.weight_bytes, report) as packing:
+            loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
+    except BaseException:
+        checkpoint.close()
+        raise
+    report("starting", 0, 0)
+    try:
+        return loaded, serve_as(options, loaded, described, path)
+    except BaseException:
+        loaded.close()
+        checkpoint.close()
+        raise
+
+
+def fetch(reference: str, report: Report) -> Path:
+    """The file that a reference means, fetched if it is not here; shown on a terminal, too."""
+    from gristmill.cli.models import progress_bar
     from gristmill.files.sources import resolve
 
     with progress_bar() as bar:
@@ -48,14 +70,19 @@ def load_model(
             report(label, done, total or 0)
             bar(done, total, label)
 
-        path = resolve(options.model, fetching)
-    report("opening", 0, 0)
-    checkpoint = open_model(path)
-    described = describe(checkpoint)
-    with _packing_bar(described.weight_bytes, report) as packing:
-        loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
-    report("starting", 0, 0)
-    return loaded, serve_as(options, loaded, described, path)
+        return resolve(reference, fetching)
+
+
+def describe_model(reference: str, report: Report) -> Description:
+    """What a model's file says of it; the model is fetched first if it is not here."""
+    from gristmill.files import open_model
+    from gristmill.files.describe import describe
+
+    checkpoint = open_model(fetch(reference, report))
+    try:
+        return describe(checkpoint)
+    finally:
+        checkpoint.close()
 
 
 class _packing_bar:
@@ -112,6 +139,7 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         created=int(time.time()),
         meta=meta,
         defaults=suggested(checkpoint),
+        constrain=loaded.grammars.compile,
         slots=SlotFiles(loaded.engine, loaded.plan, checkpoint),
         props=properties(loaded, described, path),
     )

@@ -13,17 +13,17 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gristmill.cli import ready
-from gristmill.errors import EngineError, GristmillError
+from gristmill.errors import EngineError, GristmillError, OverloadError
 from gristmill.options import Options
+from gristmill.serve.host import Model
 from gristmill.serve.server import bind
 
 if TYPE_CHECKING:
-    from gristmill.engine.loader import Loaded
     from gristmill.serve.server import Server
     from gristmill.serve.state import State
 
@@ -75,7 +75,8 @@ class Process:
     debug: bool
     error: BaseException | None = None
     """What ended the process, if it did not end as it should."""
-    loaded: Loaded | None = None
+    running: bool = False
+    """Whether it has begun to serve."""
     started: float = field(default_factory=time.monotonic)
     _stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
@@ -83,32 +84,38 @@ class Process:
     async def main(self) -> None:
         """Loads and serves, until told to stop. Raises what went wrong."""
         # Both sides of the start take their imports' time at once.
-        threading.Thread(target=self._load, name="gristmill-loader", daemon=True).start()
+        if self.options.model:
+            threading.Thread(target=self._load, name="gristmill-loader", daemon=True).start()
         from gristmill.serve.app import create_app
         from gristmill.serve.bridge import Bridge
         from gristmill.serve.server import Server
         from gristmill.serve.state import State
 
         self.loop = asyncio.get_running_loop()
-        self.state: State = State(self.options, Bridge(self.loop))
+        self.state: State = State(self.options, Bridge(self.loop), host=self.host)
         self.server: Server = Server(create_app(self.state), self.state)
         for number in (signal.SIGINT, signal.SIGTERM):
             self.loop.add_signal_handler(number, self._told_to_stop, number)
         self._opened.set()
+        if not self.options.model:
+            self._announce(ready.store_block(self.options, self.host, self._address()))
         await self.server.serve([self.listener])
         self._end()
 
     def __post_init__(self) -> None:
+        from gristmill.cli.hosting import ModelOpener, host_of
+
         self._opened = threading.Event()
+        self.opener = ModelOpener(self.options, self.backend, self._failed)
+        self.host = host_of(self.options, self.opener)
 
     # ------------------------------------------------------------ the start
 
     def _load(self) -> None:
         """On the loader thread: from the model's name to a running engine."""
         try:
-            from gristmill.cli.loading import load_model
-
-            loaded, served = load_model(self.options, self.backend, self._progress, self._failed)
+            model = Model(self.options.model, self.options.served_names)
+            opened, loaded = self.opener.open(model, self.opener.budget, self._progress)
         except BaseException as error:
             self._opened.wait()
             self.loop.call_soon_threadsafe(self._cannot_start, error)
@@ -116,17 +123,24 @@ class Process:
         self._opened.wait()
 
         def there() -> None:
-            self.loaded = loaded
-            if self._stopping:
-                return
-            self.state.metrics.attach(served)
-            self.state.served = served
-            address = self.listener.getsockname()
+            self.host.put(self.host.entries[0], opened)
             seconds = time.monotonic() - self.started
-            click.echo(ready.block(self.options, loaded, served, address, seconds))
-            sys.stdout.flush()
+            text = ready.block(
+                self.options, loaded, opened.served, self._address(), seconds, self.host
+            )
+            self._announce(text)
 
         self.loop.call_soon_threadsafe(there)
+
+    def _address(self) -> Any:
+        return self.listener.getsockname()
+
+    def _announce(self, text: str) -> None:
+        """The server has begun to serve."""
+        self.running = True
+        if not self._stopping:
+            click.echo(text)
+            sys.stdout.flush()
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         if self._opened.is_set():
@@ -163,7 +177,7 @@ class Process:
 
     def _told_to_stop(self, number: int) -> None:
         """SIGINT or SIGTERM: the first drains, a second ends at once."""
-        if self._stopping or self.loaded is None:
+        if self._stopping or not self.running:
             os._exit(128 + number)
         self._stopping = True
         running = len(self.state.bridge.tickets)
@@ -174,6 +188,7 @@ class Process:
                 f"{self.options.shutdown_timeout:g} s, Ctrl-C again to stop now)",
                 err=True,
             )
+        self.host.stop(OverloadError("The server is shutting down.", 5))
         self._later(self.server.drain())
 
     def _later(self, work: object) -> None:
@@ -193,8 +208,7 @@ class Process:
                 f"An unexpected error: {type(error).__name__}: {error} "
                 "(--debug shows where; please report it)."
             ) from error
-        if self.loaded is not None:
-            self.loaded.close()
+        self.host.close()
         self.state.workers.shutdown(wait=False, cancel_futures=True)
 
 

@@ -15,6 +15,7 @@ from gristmill.options import Options
 
 if TYPE_CHECKING:
     from gristmill.engine.loader import Loaded
+    from gristmill.serve.host import Host
     from gristmill.serve.protocol import Served
 
 
@@ -44,7 +45,9 @@ def url(options: Options, address: Any) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def block(options: Options, loaded: Loaded, served: Served, address: Any, seconds: float) -> str:
+def block(
+    options: Options, loaded: Loaded, served: Served, address: Any, seconds: float, host: Host
+) -> str:
     """The ready block."""
     plan, meta = loaded.plan, served.meta
     facts = plan.facts
@@ -63,12 +66,34 @@ def block(options: Options, loaded: Loaded, served: Served, address: Any, second
         ),
         ("context", f"{plan.context:,} tokens a request, {plan.max_running} requests at once"),
         ("machine", f"{facts.backend}, {facts.threads} threads"),
+        *_others(options, host),
         ("ready", f"{at} after {seconds:.1f} s"),
     ]
     lines = [f"gristmill {gristmill.__version__}"]
     lines += [f"  {label:<9}{text}" for label, text in rows]
     lines += [f"  {'note':<9}{note}" for note in plan.notes]
     return "\n".join([*lines, "", _curl(options, served, at), ""])
+
+
+def store_block(options: Options, host: Host, address: Any) -> str:
+    """The ready block of a server that has no model of its own."""
+    rows = [*_others(options, host), ("ready", url(options, address))]
+    return "\n".join(
+        [f"gristmill {gristmill.__version__}", *(f"  {label:<9}{text}" for label, text in rows), ""]
+    )
+
+
+def _others(options: Options, host: Host) -> list[tuple[str, str]]:
+    """What else can be asked for."""
+    others = [entry.names[0] for entry in host.entries if not entry.pinned]
+    if not others and not options.all_models:
+        return []
+    names = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+    stay = "for ever" if host.keep is None else f"for {host.keep:g} s after their last use"
+    rows = [("others", f"{names or 'none in the store yet'}: loaded when a request names them")]
+    if host.budget is not None:
+        rows.append(("", f"loaded {stay}; all models together take up to {size(host.budget)}"))
+    return rows
 
 
 def _curl(options: Options, served: Served, at: str) -> str:

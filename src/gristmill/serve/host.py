@@ -11,15 +11,18 @@ Everything here happens on the event loop; only opening and closing a model do n
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
 from gristmill.errors import GristmillError, NotFoundError, OverloadError, ResourceError
 from gristmill.serve.protocol import Served
+
+log = logging.getLogger("gristmill.host")
 
 T = TypeVar("T")
 
@@ -60,18 +63,22 @@ class Model:
     names: tuple[str, ...]
     size: int = 0
     modified: float = 0.0
+    path: str = ""
+    """Its file, as far as that is known before it is loaded."""
     stored: bool = False
-    """Whether it is in the model store, and may be deleted there."""
+    """Whether it is served because it is in the model store."""
 
 
 @dataclass(frozen=True)
 class Opened:
     """A loaded model. ``held`` is the most memory it takes, its KV cache included; ``close``
-    ends its engine and frees that memory (slow: not for the event loop)."""
+    ends its engine and frees that memory (slow: not for the event loop), if nobody else holds
+    on to ``served`` any more."""
 
     served: Served
     held: int
     close: Callable[[], None]
+    path: str = ""
 
 
 class Opener(Protocol):
@@ -99,6 +106,8 @@ class Entry:
     pinned: bool = False
     stage: Stage = "unloaded"
     opened: Opened | None = None
+    held: int = 0
+    """Bytes of the budget it takes."""
     progress: Progress = Progress()
     leases: int = 0
     """Exchanges that use it now."""
@@ -180,16 +189,15 @@ class Host:
 
     def add(self, model: Model, *, pinned: bool = False) -> Entry:
         """One more model. A name that another has already stays that one's."""
-        entry = Entry(model, model.names, pinned, keep=self.keep)
+        taken = {name for entry in self.entries for name in entry.names}
+        names = tuple(name for name in model.names if name not in taken) or (model.reference,)
+        entry = Entry(model, names, pinned, keep=self.keep)
         self.entries.append(entry)
         return entry
 
     def put(self, entry: Entry, opened: Opened) -> None:
         """A model that was loaded elsewhere: the first one, at the start."""
-        entry.opened, entry.stage = opened, "loaded"
-        entry.names = opened.served.names
-        entry.used = time.monotonic()
-        self.on_loaded(opened.served)
+        self._there(entry, opened)
         self._tell()
 
     def find(self, name: str) -> Entry | None:
@@ -222,18 +230,16 @@ class Host:
         if self._store is None:
             return
         stored = await aside(self._store)
-        there = {model.reference for model in stored}
+        there = {model.path for model in stored}
         self.entries = [
             entry
             for entry in self.entries
-            if not entry.model.stored or entry.model.reference in there or entry.stage != "unloaded"
+            if not entry.model.stored or entry.model.path in there or entry.stage != "unloaded"
         ]
-        have = {entry.model.reference: entry for entry in self.entries}
+        have = {entry.model.path for entry in self.entries}
         for model in stored:
-            if model.reference not in have:
+            if model.path not in have:
                 self.add(model)
-            elif have[model.reference].model.stored:
-                have[model.reference].model = model
 
     # ------------------------------------------------------------ using them
 
@@ -351,23 +357,29 @@ class Host:
             entry.progress = Progress(stage, done, total)
 
         try:
-            need = await aside(lambda: opener.need(entry.model, report))
-            room = await self._make_room(entry, need)
-            entry.opened = await aside(lambda: opener.load(entry.model, room, report))
+            model = replace(entry.model, names=entry.names)
+            need = await aside(lambda: opener.need(model, report))
+            room = await self._make_room(need)
+            began = time.monotonic()
+            self._there(entry, await aside(lambda: opener.load(model, room, report)))
+            log.info("loaded %s in %.1f s", entry.names[0], time.monotonic() - began)
         except BaseException:
             entry.stage = "unloaded"
             raise
-        entry.stage = "loaded"
-        entry.names = entry.opened.served.names
-        entry.keep, entry.used = self.keep, time.monotonic()
-        self.on_loaded(entry.opened.served)
 
-    async def _make_room(self, entry: Entry, need: int) -> int | None:
+    def _there(self, entry: Entry, opened: Opened) -> None:
+        entry.opened, entry.held, entry.stage = opened, opened.held, "loaded"
+        entry.names = opened.served.names
+        entry.model = replace(entry.model, path=opened.path or entry.model.path)
+        entry.keep, entry.used = self.keep, time.monotonic()
+        self.on_loaded(opened.served)
+
+    async def _make_room(self, need: int) -> int | None:
         """Unloads others until ``need`` bytes are free; the bytes that are. Raises ResourceError
         when they never can be."""
         if self.budget is None:
             return None
-        staying = sum(_held(each) for each in self.entries if each.pinned)
+        staying = sum(each.held for each in self.entries if each.pinned)
         if need + staying > self.budget:
             with_pinned = f", of which {_mb(staying)} are taken for good" if staying else ""
             raise ResourceError(
@@ -376,7 +388,7 @@ class Host:
             )
         try:
             while True:
-                held = sum(_held(each) for each in self.entries)
+                held = sum(each.held for each in self.entries)
                 if held + need <= self.budget:
                     return self.budget - held
                 victim = self._victim()
@@ -420,23 +432,23 @@ class Host:
 
     async def unload(self, entry: Entry) -> bool:
         """Unloads it if nobody uses it; whether it is unloaded now."""
-        if entry.idle:
-            await self._unload(entry)
+        await self._unload(entry)
         return entry.stage == "unloaded"
 
     async def _unload(self, entry: Entry) -> None:
-        if entry.stage != "loaded":
+        if not entry.idle or entry.opened is None:  # somebody came since it was decided
             return
-        opened = entry.opened
-        assert opened is not None
         if entry.timer is not None:
             entry.timer.cancel()
         entry.stage, entry.timer, entry.expires = "unloading", None, None
-        self.on_unloading(opened.served)
+        self.on_unloading(entry.opened.served)
+        close = entry.opened.close
+        entry.opened = None  # before: what is still held on to is not freed
         try:
-            await aside(opened.close)
+            await aside(close)
         finally:
-            entry.opened, entry.stage = None, "unloaded"
+            entry.held, entry.stage = 0, "unloaded"
+            log.info("unloaded %s", entry.names[0])
             self._tell()
 
     def forget(self, entry: Entry) -> None:
@@ -523,10 +535,6 @@ def _told(entry: Entry, error: Exception) -> GristmillError:
     made = LoadError(f"The model '{entry.names[0]}' could not be loaded: {what}")
     made.__cause__ = error
     return made
-
-
-def _held(entry: Entry) -> int:
-    return entry.opened.held if entry.opened is not None else 0
 
 
 def _mb(count: int) -> str:

@@ -65,11 +65,11 @@ class State:
 
     @property
     def starting(self) -> bool:
-        """Whether the first model is still on its way for the first time."""
+        """Whether the model that stays loaded is still on its way."""
         first = self.host.first
-        return not self.host.entries or (
-            first is not None and first.pinned and first.opened is None
-        )
+        if first is None or not first.pinned:
+            return not (self.host.entries or self.options.all_models)
+        return first.opened is None
 
     def open(self) -> None:
         """Raises ``OverloadError`` (503) while nothing new is taken in."""
@@ -77,7 +77,7 @@ class State:
             raise OverloadError(self.failure, retry_after=5)
         if self.draining:
             raise OverloadError("The server is shutting down.", retry_after=5)
-        if self.starting and not self.options.all_models:
+        if self.starting:
             raise OverloadError("Loading model", retry_after=1)
 
     def ready(self) -> Served:
