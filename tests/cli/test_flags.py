@@ -30,6 +30,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def options(*args: str) -> Any:
     given = dict(serve_command.make_context("serve", list(args)).params)
     given.pop("backend")
+    given.pop("hf_token")
     return to_options(given)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gristmill.cli.asked_http import server_options, split
 from gristmill.cli.several import named_models
 from gristmill.errors import UsageError
 from gristmill.options import Options
@@ -17,14 +16,16 @@ def to_options(given: Mapping[str, Any]) -> Options:
     """The flags as ``Options``. Raises ``UsageError`` for those that contradict each other."""
     kv_dtype = _kv_type(given["kv_dtype"])
     other = given["cache_type_v"]
+    if other is not None and kv_dtype == "auto":
+        kv_dtype = _kv_type(other)
     if other is not None and _kv_type(other) != kv_dtype:
         raise UsageError("Keys and values are kept alike: give -ctk and -ctv the same type.")
     seed = given["seed"]
     models = named_models(
         given["model"],
-        given["model_flag"],
-        given["hf"],
-        _split(given["names"]),
+        _with_url(given["model_flag"], given["model_url"]),
+        _with_file(given["hf"], given["hf_file"]),
+        split(given["names"]),
         given["all_models"],
     )
     return Options(
@@ -39,24 +40,18 @@ def to_options(given: Mapping[str, Any]) -> Options:
         context=_context(given["max_model_len"], given["ctx_size"], given["max_running"]),
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
-        kv_bytes=_kv_from_environment() if given["kv_bytes"] is None else given["kv_bytes"],
+        kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],
         max_waiting=given["max_waiting"],
         seed=None if seed == -1 else seed,
         step_timeout=given["step_timeout"],
-        host=given["host"],
-        port=given["port"],
-        api_keys=_keys(given["api_keys"], given["api_key_file"]),
         any_model=given["any_model"],
-        allowed_origins=tuple(_split(given["origins"])),
         chat_template=_template(given["chat_template"], given["chat_template_file"]),
         reasoning_field=given["reasoning_field"].replace("-", "_"),
         reasoning_parser=_reasoning(given["reasoning_parser"], given["reasoning_format"]),
-        shutdown_timeout=given["shutdown_timeout"],
-        max_body_bytes=given["max_body_bytes"],
-        log_level=given["log_level"],
+        **server_options(given),
     )
 
 
@@ -64,6 +59,24 @@ def _kv_type(name: str) -> str:
     """Both peers' names for it as one."""
     name = name.lower()
     return {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}.get(name, name)
+
+
+def _with_url(models: tuple[str, ...], url: str | None) -> tuple[str, ...]:
+    """llama-server's ``--model-url``; its ``--model`` then says where to put the file: not here."""
+    if url is None:
+        return models
+    if not url.startswith("https://"):
+        raise UsageError(f"--model-url is {url!r}; it must begin with https://.")
+    return (url,)
+
+
+def _with_file(repositories: tuple[str, ...], file: str | None) -> tuple[str, ...]:
+    """llama-server's ``--hf-file``: which file of the one repository."""
+    if file is None:
+        return repositories
+    if len(repositories) != 1:
+        raise UsageError("--hf-file needs one --hf-repo.")
+    return (f"{repositories[0].partition(':')[0]}:{file}",)
 
 
 def _forever(seconds: float) -> float | None:
@@ -76,49 +89,6 @@ def _context(per_request: int | None, total: int | None, running: int | None) ->
     if per_request is not None or not total:
         return per_request
     return max(1, total // (running or 1))
-
-
-def _kv_from_environment() -> int | None:
-    """vLLM's variable, a number of GiB."""
-    text = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "")
-    if not text:
-        return None
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < 1e9:
-        raise UsageError(f"VLLM_CPU_KVCACHE_SPACE is {text!r}; it must be a number of GiB.")
-    return int(amount * 2**30) or None
-
-
-def _split(values: tuple[str, ...]) -> list[str]:
-    """Repeated, separated by commas, or a JSON list."""
-    found: list[str] = []
-    for value in values:
-        if value.lstrip().startswith("["):
-            try:
-                items: Any = json.loads(value)
-            except ValueError:
-                raise UsageError(f"{value!r} is not a JSON list.") from None
-            found.extend(str(item) for item in items)
-        else:
-            found.extend(part.strip() for part in value.split(",") if part.strip())
-    return list(dict.fromkeys(found))
-
-
-def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    keys = list(given)
-    if not keys and os.environ.get("VLLM_API_KEY"):
-        keys = [os.environ["VLLM_API_KEY"]]
-    if file is not None:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-        keys.extend(line for line in lines if line)
-        if not keys:
-            raise UsageError(f"{file} holds no key.")
-    if any(not key.strip() for key in keys):
-        raise UsageError("An API key is empty; leave --api-key out to serve without one.")
-    return tuple(dict.fromkeys(keys))
 
 
 def _template(text: str | None, file: Path | None) -> str | None:

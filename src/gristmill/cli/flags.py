@@ -13,10 +13,13 @@ from typing import Any
 import click
 
 from gristmill.cli.flags_http import HTTP, LOGS
-from gristmill.cli.option import Size, option
+from gristmill.cli.option import Choose, Size, option
 from gristmill.cli.several import MODELS
 
 _AT_LEAST_1 = click.IntRange(min=1)
+_ABOVE_0_TO_1 = click.FloatRange(0, 1, min_open=True)
+_PENALTY = click.FloatRange(0, 100, min_open=True)
+_DEFAULT = "Of requests that give none. Default: what the model's file suggests."
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     # ------------------------------------------------------------- the model
@@ -33,6 +36,32 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="The same, from a file.",
+    ),
+    option(
+        "Model",
+        "-hff",
+        "--hf-file",
+        metavar="FILE",
+        help="Which file of the repository.",
+    ),
+    option("Model", "-hft", "--hf-token", metavar="TOKEN", help="As HF_TOKEN, for hf: models."),
+    option("Model", "-mu", "--model-url", metavar="URL", help="A file on the web, https."),
+    option(
+        "Model",
+        "--chat-template-kwargs",
+        "--default-chat-template-kwargs",
+        "template_variables",
+        metavar="JSON",
+        help="What every chat's template sees, as {\"enable_thinking\": false}; a request's own "
+        "come first.",
+    ),
+    option(
+        "Model",
+        "-rea",
+        "--reasoning",
+        type=click.Choice(["on", "off", "auto"]),
+        default="auto",
+        help="Sets enable_thinking for every chat; auto: the template's own default.",
     ),
     option(
         "Model",
@@ -77,7 +106,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--parallel",
         "--max-num-seqs",
         "max_running",
-        type=_AT_LEAST_1,
+        type=Choose(),
         metavar="N",
         help="Most requests computed at once; more wait in line.",
     ),
@@ -118,7 +147,8 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="auto",
         show_default=True,
         metavar="TYPE",
-        help="How keys and values are kept: f16, bf16 or f32; auto is f16.",
+        help="How keys and values are kept: f16, bf16 or f32; auto is bf16 where the processor "
+        "multiplies it, else f16.",
     ),
     option("Engine", "-ctv", "--cache-type-v", metavar="TYPE", help="Must be the same as -ctk."),
     option(
@@ -133,7 +163,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "Engine",
         "-t",
         "--threads",
-        type=_AT_LEAST_1,
+        type=Choose(),
         metavar="N",
         help="Threads that compute. Default: the physical cores this process may use.",
     ),
@@ -162,5 +192,55 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="'reference' is exact and very slow: numpy, for comparing.",
     ),
+    option(
+        "Engine",
+        "-C",
+        "--cpu-mask",
+        metavar="HEX",
+        help="Run on these CPUs only: bit N of a hexadecimal number is CPU N.",
+    ),
+    option(
+        "Engine",
+        "-Cr",
+        "--cpu-range",
+        metavar="LIST",
+        help="Run on these CPUs only: 0-3,8. Adds to --cpu-mask.",
+    ),
+    # ------------------------------------------------------ requests' defaults
+    *(
+        option("Requests", *names, dest, type=kind, metavar="N", help=text)
+        for names, dest, kind, text in (
+            (("--temp", "--temperature"), "temperature", click.FloatRange(0, 100), _DEFAULT),
+            (("--top-k",), "top_k", click.IntRange(-1), "The same."),
+            (("--top-p",), "top_p", click.FloatRange(0, 1), "The same."),
+            (("--min-p",), "min_p", click.FloatRange(0, 1), "The same."),
+            (("--typical", "--typical-p"), "typical_p", _ABOVE_0_TO_1, "The same."),
+            (("--repeat-penalty",), "repetition_penalty", _PENALTY, "The same."),
+            (("--repeat-last-n",), "repeat_last_n", click.IntRange(-1), "The same."),
+        )
+    ),
+    option(
+        "Requests",
+        "--override-generation-config",
+        metavar="JSON",
+        help='vLLM\'s way to give such defaults: {"temperature": 0.7}.',
+    ),
+    option(
+        "Requests",
+        "--generation-config",
+        default="auto",
+        metavar="auto|vllm",
+        show_default=True,
+        help="vllm: what the model's file suggests is not heeded.",
+    ),
     *LOGS,
+    option(
+        "More",
+        "--config",
+        expose_value=False,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Flags from a YAML file: their names without dashes as keys. The command line "
+        "stands before the file, the file before the environment.",
+    ),
 )

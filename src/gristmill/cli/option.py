@@ -30,6 +30,19 @@ class Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
         return size
 
 
+class Choose(click.IntRange):
+    """A number of at least 1; llama-server's -1 and "auto" leave the choice to the server."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """None for the server's choice."""
+        if str(value) in ("-1", "auto"):
+            return None
+        return super().convert(value, param, ctx)
+
+
 class Grouped(click.Option):
     """An option that knows its group of the help page."""
 
