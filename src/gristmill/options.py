@@ -72,6 +72,8 @@ class Options:
     reasoning_field: str = "both"
     """"both", "reasoning" (vLLM) or "reasoning_content" (llama-server)."""
     reasoning_parser: str | None = None
+    reasoning_budget: int | None = None
+    """Most tokens of reasoning in an answer, unless its request says otherwise; -1 is no bound."""
     shutdown_timeout: float = 30.0
     max_body_bytes: int = 64 * 1024 * 1024
     max_head_bytes: int = 64 * 1024

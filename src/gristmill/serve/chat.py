@@ -12,6 +12,7 @@ from gristmill.serve.requests import refuse_hopeless
 from gristmill.text import reasoning
 from gristmill.text.chat import Chat
 from gristmill.text.tokenizer import Tokenizer
+from gristmill.types import Thinking
 
 _TAIL = 256
 """Characters of a prompt's end that tell whether it has begun a thought."""
@@ -80,7 +81,18 @@ class Renderer:
         ids = self._chat.ids(segments)
         if not ids:
             raise RequestError("The chat template made an empty prompt.", "messages")
-        return Prompt(tuple(ids), self._reasoning(text, chat.split_reasoning), text)
+        parser = self._reasoning(text, chat.split_reasoning)
+        return Prompt(tuple(ids), parser, text, self._thinking(text))
+
+    def _thinking(self, text: str) -> Thinking | None:
+        """How the answer to this prompt may think; None where the prompt has ended a thought."""
+        if self._parser is None:
+            return None
+        form = reasoning.find(self._parser)
+        tail = text[-_TAIL:]
+        if not form.close or tail.rstrip().endswith(form.close.rstrip()):
+            return None
+        return Thinking(form.open, form.close, form.opened(tail))
 
     def _reasoning(self, text: str, split: bool) -> Callable[[], AnswerParser] | None:
         name = self._parser

@@ -5,14 +5,16 @@ The other dialects' chat routes translate their bodies into these fields.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
+from gristmill.serve.constraints import settle
 from gristmill.serve.fields import Flag, Short, Whole
-from gristmill.serve.protocol import ChatInput, Prompt
+from gristmill.serve.protocol import ChatInput
 from gristmill.serve.requests import (
     MAX_LOGPROBS,
     MAX_TOKENS,
@@ -136,5 +138,6 @@ async def chat_job(http: HttpRequest, fields: ChatFields, job_id: str) -> Job:
     wanted = (fields.top_logprobs or 0) if fields.logprobs else None
     chosen = sampling(fields, served, wanted)
     prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
-    prompt = Prompt(truncate(prompt.ids, fields, served.context), prompt.parser)
+    prompt = replace(prompt, ids=truncate(prompt.ids, fields, served.context))
+    chosen = await settle(served, chosen, fields, prompt, state.options.reasoning_budget)
     return Job(state, served, fields, model, job_id, [prompt], chosen, now())

@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
+from gristmill.serve.constraints import settle
 from gristmill.serve.fields import Flag, Whole
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import (
@@ -112,6 +113,7 @@ async def completion_job(http: HttpRequest, fields: CompletionFields, job_id: st
     served, model = await state.acquire(http, fields.model)
     asked = fields.model_copy(update={"prompt_logprobs": fields.scored})
     chosen = sampling(asked, served, fields.logprobs)
+    chosen = await settle(served, chosen, fields, None)
 
     def tokenise(value: object) -> list[tuple[int, ...]]:
         return prompts(value, served, fields)

@@ -6,11 +6,12 @@ The command line hands in the real objects; the tests hand in small fakes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gristmill.types import Piece, Request, Sink, SlotView
+from gristmill.types import Constraint, Piece, Request, Sink, SlotView, Thinking
 
 
 class HistogramView(Protocol):
@@ -155,6 +156,8 @@ class Prompt:
     parser: Callable[[], AnswerParser] | None = None
     text: str = ""
     """What the template made, before it became ids."""
+    thinking: Thinking | None = None
+    """How its answer may think, whether or not that is split off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,8 @@ class Served:
     created: int
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
     defaults: Mapping[str, float | int] = field(default_factory=dict[str, "float | int"])
+    constrain: Callable[[Constraint], Future[object]] | None = None
+    """Has a constraint compiled, on a thread of its own. The future raises RequestError."""
     slots: Slots | None = None
     props: Mapping[str, object] = field(default_factory=dict[str, object])
     """What ``/props`` says of the model: ``model_path``, ``chat_template``, …"""

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from gristmill.errors import ContextError, RequestError
+from gristmill.serve.constraints import GUIDED, Constrained
 from gristmill.serve.fields import Fields, Flag, Number, Short, Text, Whole
 from gristmill.serve.protocol import Served, Tokenizer
 from gristmill.types import SamplingParams
@@ -36,14 +37,6 @@ BAN = -1e9
 # value asks for nothing: the values that do are listed.
 _NOTHING: tuple[object, ...] = (False, "", [], {})
 _REFUSED: Mapping[str, tuple[object, ...]] = {
-    "structured_outputs": _NOTHING,
-    "grammar": _NOTHING,
-    "json_schema": (),
-    "guided_json": (),
-    "guided_regex": _NOTHING,
-    "guided_choice": _NOTHING,
-    "guided_grammar": _NOTHING,
-    "guided_json_object": _NOTHING,
     "allowed_token_ids": _NOTHING,
     "bad_words": _NOTHING,
     "use_beam_search": _NOTHING,
@@ -56,8 +49,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "dynatemp_range": (0,),
     "mirostat": (0,),
     "n_probs": (0,),
-    "thinking_budget_tokens": (-1,),
-    "thinking_token_budget": (-1,),
     "prompt_embeds": _NOTHING,
     "logits_processors": _NOTHING,
     "functions": _NOTHING,
@@ -73,12 +64,11 @@ def refuse_unsupported(body: Mapping[str, object]) -> None:
     for name, value in body.items():
         if value is None:
             continue
-        if name.startswith("guided_") and name not in _REFUSED:
+        if name.startswith("guided_") and name not in GUIDED:
             raise _unserved(name)
         harmless = _REFUSED.get(name)
         if harmless is not None and not _among(value, harmless):
             raise _unserved(name)
-    _refuse_format(body.get("response_format"))
 
 
 def _among(value: object, harmless: Sequence[object]) -> bool:
@@ -96,21 +86,6 @@ def _unserved(name: str) -> RequestError:
         f"'{name}' is not supported by this version of gristmill; it would have been ignored.",
         name,
     )
-
-
-def _refuse_format(value: object) -> None:
-    if value is None:
-        return
-    kind: object = value.get("type") if isinstance(value, dict) else None  # pyright: ignore
-    if kind == "text":
-        return
-    if isinstance(kind, str):
-        raise RequestError(
-            f"'response_format' of type {kind[:60]!r} is not supported by this version of "
-            "gristmill; it would have been ignored.",
-            "response_format",
-        )
-    raise RequestError("'response_format' must be an object with a 'type'.", "response_format")
 
 
 def _stops(value: object) -> object:
@@ -136,7 +111,7 @@ class StreamOptions(Fields):
     continuous_usage_stats: Flag = False
 
 
-class Generation(Fields):
+class Generation(Constrained):
     """What ``/v1/chat/completions`` and ``/v1/completions`` have in common."""
 
     model: Short | None = None

@@ -9,6 +9,7 @@ server puts a clock before it.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,13 +25,18 @@ from gristmill.engine.grammar.guide import Facts, Guide
 from gristmill.engine.grammar.reasons import reason
 from gristmill.engine.grammar.sources import source
 from gristmill.engine.grammar.thought import Marks, Thought
-from gristmill.errors import RequestError
+from gristmill.errors import OverloadError, RequestError
 from gristmill.types import Constraint, SamplingParams, Thinking
+
+_MARK = re.compile(rb"<[^<>\s]+>|\[[A-Z_]+\]")
+"""A token that is markup and nothing else."""
 
 log = logging.getLogger("gristmill.grammar")
 
 KEPT = 64
 """Compiled constraints that are kept."""
+MOST_WAITING = 64
+"""Constraints that wait to be compiled."""
 STACK = 256 << 20
 """Bytes of address space for the compiling thread's stack; used only when touched."""
 
@@ -82,6 +88,7 @@ class Grammars:
         self._facts = Facts(-(-vocab // 32), tuple(sorted(t for t in eos if 0 <= t < vocab)))
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
+        self._waiting = 0
         self._pool: ThreadPoolExecutor | None = None
         self._tokenizer: LLTokenizer | None = None
         self._limits = LLParserLimits(
@@ -91,16 +98,36 @@ class Grammars:
             verbose_errors=False,
         )
 
-    def compile(self, constraint: Constraint) -> None:
-        """Have a constraint ready. Raises RequestError for one that cannot be honoured."""
-        self._matcher(constraint)
+    def compile(self, constraint: Constraint) -> Future[LLMatcher]:
+        """Have a constraint ready. The future raises RequestError for one that cannot be."""
+        key = (constraint.kind, constraint.text)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                there: Future[LLMatcher] = Future()
+                there.set_result(found)
+                return there
+            if self._waiting >= MOST_WAITING:
+                raise OverloadError("Too many constraints are being compiled; try again later.")
+            self._waiting += 1
+            if self._pool is None:
+                self._pool = _deep_thread()
+            made = self._pool.submit(self._compile, key, constraint)
+        made.add_done_callback(self._left)
+        return made
+
+    def _left(self, made: Future[LLMatcher]) -> None:
+        del made
+        with self._lock:
+            self._waiting -= 1
 
     def recipe(self, params: SamplingParams) -> Recipe | None:
         """What these parameters ask of an answer's tokens, if anything. Raises RequestError."""
         constraint, thinking = params.constraint, params.thinking
         if constraint is None and (thinking is None or thinking.budget is None):
             return None
-        matcher = None if constraint is None else self._matcher(constraint)
+        matcher = None if constraint is None else self.compile(constraint).result()
         marks = None if thinking is None else self._marks(thinking, constraint is not None)
         if constraint is not None and constraint.after and thinking is None:
             closings = tuple(self._spelling.piece(token) for token in constraint.after)
@@ -113,18 +140,6 @@ class Grammars:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     # ----------------------------------------------------------- compiling
-
-    def _matcher(self, constraint: Constraint) -> LLMatcher:
-        key = (constraint.kind, constraint.text)
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found
-            if self._pool is None:
-                self._pool = _deep_thread()
-            made = self._pool.submit(self._compile, key, constraint)
-        return made.result()
 
     def _compile(self, key: tuple[str, str], constraint: Constraint) -> LLMatcher:
         """On the compiling thread."""
@@ -176,7 +191,9 @@ class Grammars:
         forced = self._encode(thinking.forced or thinking.closing)
         closing = self._encode(thinking.closing)
         door = self._encode(thinking.opening) if thinking.opening else ()
-        if not constrained or (len(door) > 1 and not self._spelling.hidden(door[0])):
+        if not constrained or (
+            len(door) > 1 and not _MARK.fullmatch(self._spelling.piece(door[0]))
+        ):
             door = ()  # its first token could as well begin the answer itself
         return Marks(
             opening=thinking.opening.strip().encode(),
