@@ -113,29 +113,64 @@ class Sampler {
 using namespace gm::GM_ISA;
 
 void bind_sampling(nb::module_& m) {
+  using P = SamplingParams;
+  nb::class_<P>(m, "SamplingParams")
+      .def(nb::init<>())
+      .def_rw("temperature", &P::temperature)
+      .def_rw("top_k", &P::top_k)
+      .def_rw("top_p", &P::top_p)
+      .def_rw("min_p", &P::min_p)
+      .def_rw("typical_p", &P::typical_p)
+      .def_rw("repetition_penalty", &P::repetition_penalty)
+      .def_rw("presence_penalty", &P::presence_penalty)
+      .def_rw("frequency_penalty", &P::frequency_penalty)
+      .def_rw("repeat_last_n", &P::repeat_last_n)
+      .def_rw("logit_bias", &P::logit_bias)
+      .def_rw("logprobs", &P::logprobs)
+      .def_rw("post_sampling", &P::post_sampling)
+      .def_rw("penalise_prompt", &P::penalise_prompt)
+      .def_rw("lists_allowed", &P::lists_allowed)
+      .def_rw("allowed", &P::allowed)
+      .def_rw("bad_words", &P::bad_words)
+      .def_rw("dry_multiplier", &P::dry_multiplier)
+      .def_rw("dry_base", &P::dry_base)
+      .def_rw("dry_allowed_length", &P::dry_allowed_length)
+      .def_rw("dry_penalty_last_n", &P::dry_penalty_last_n)
+      .def_rw("dry_breakers", &P::dry_breakers)
+      .def_rw("top_n_sigma", &P::top_n_sigma)
+      .def_rw("xtc_probability", &P::xtc_probability)
+      .def_rw("xtc_threshold", &P::xtc_threshold)
+      .def_rw("dynatemp_range", &P::dynatemp_range)
+      .def_rw("dynatemp_exponent", &P::dynatemp_exponent)
+      .def_rw("mirostat", &P::mirostat)
+      .def_rw("mirostat_tau", &P::mirostat_tau)
+      .def_rw("mirostat_eta", &P::mirostat_eta)
+      .def_rw("adaptive_target", &P::adaptive_target)
+      .def_rw("adaptive_decay", &P::adaptive_decay)
+      .def_rw("min_keep", &P::min_keep)
+      .def_rw("plain", &P::plain)
+      .def_prop_rw(
+          "chain",
+          [](const P& p) {
+            std::vector<int> steps;
+            for (Step step : p.chain) steps.push_back(int(step));
+            return steps;
+          },
+          [](P& p, const std::vector<int>& steps) {
+            p.chain.clear();
+            for (int step : steps) {
+              if (step < 0 || step > int(Step::adaptive)) throw std::out_of_range("no such step");
+              p.chain.push_back(Step(step));
+            }
+          });
+
   nb::class_<Chooser>(m, "Chooser")
       .def(
           "__init__",
-          [](Chooser* self, int vocab, uint64_t seed, Ids prompt, double temperature, int top_k,
-             double top_p, double min_p, double typical_p, double repetition_penalty,
-             double presence_penalty, double frequency_penalty, int repeat_last_n,
-             std::vector<std::pair<int32_t, double>> logit_bias, int logprobs) {
-            SamplingParams p{temperature,
-                             top_k,
-                             top_p,
-                             min_p,
-                             typical_p,
-                             repetition_penalty,
-                             presence_penalty,
-                             frequency_penalty,
-                             repeat_last_n,
-                             std::move(logit_bias),
-                             logprobs};
-            new (self) Chooser(std::move(p), seed, vocab, prompt.data(), prompt.shape(0));
+          [](Chooser* self, const P& params, int vocab, uint64_t seed, Ids prompt) {
+            new (self) Chooser(params, seed, vocab, prompt.data(), prompt.shape(0));
           },
-          "vocab"_a, "seed"_a, "prompt"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
-          "typical_p"_a, "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a,
-          "repeat_last_n"_a, "logit_bias"_a, "logprobs"_a)
+          "params"_a, "vocab"_a, "seed"_a, "prompt"_a)
       .def("accept", &Chooser::accept, "token"_a);
 
   nb::class_<Sampler>(m, "Sampler")

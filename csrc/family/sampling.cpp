@@ -1,8 +1,6 @@
 #include "sampling.h"
 
-#include <stdexcept>
-#include <string>
-
+#include "sampling_chain.h"
 #include "sampling_select.h"
 
 namespace gm::inline GM_ISA {
@@ -11,18 +9,6 @@ namespace {
 
 using namespace sample;
 
-constexpr double kForbid = -100;  // a bias of this or less forbids its token
-// Candidates this many temperatures below the best weigh e^-50: all of a vocabulary together
-// less than the rounding of a sum.
-constexpr double kReach = 50;
-
-// splitmix64's finaliser (Steele et al., OOPSLA 2014).
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // The row as its chooser sees it: `row` with -infinity for what is not allowed and for the
 // tokens whose logits differ from the model's, which are in space.changed (if allowed).
 class Seen {
@@ -30,6 +16,7 @@ class Seen {
   Seen(const float* row, const Chooser& chooser, const int32_t* banned, size_t bans,
        const uint32_t* mask, SamplingSpace& space)
       : vocab_(chooser.vocab()), mask_(mask), space_(space) {
+    decide_mask(chooser);
     decide_allowed(chooser, banned, bans);
     change(row, chooser);
     row_ = row;
@@ -42,50 +29,83 @@ class Seen {
   }
 
  private:
-  // Step 1 of the specification: what is out, unless that would leave nothing.
+  int count(const uint32_t* mask) const {
+    int set = 0;
+    for (int w = 0; w < vocab_ / 32; w++) set += std::popcount(mask[w]);
+    if (vocab_ % 32) set += std::popcount(mask[vocab_ / 32] << (32 - vocab_ % 32));
+    return set;
+  }
+
+  // Step 1 of the specification: mask and list together, or the mask alone, or neither.
+  void decide_mask(const Chooser& chooser) {
+    auto& listed = chooser.listed();
+    if (mask_ && !listed.empty()) {
+      space_.mask = listed;
+      for (size_t w = 0; w < listed.size(); w++) space_.mask[w] &= mask_[w];
+      if (count(space_.mask.data()) > 0)
+        mask_ = space_.mask.data();
+      else
+        bans_count_ = false;
+    } else if (!listed.empty()) {
+      mask_ = listed.data();
+    }
+    if (mask_ && count(mask_) == 0) mask_ = nullptr, bans_count_ = false;
+  }
+
+  // What is out besides, unless that would leave nothing.
   void decide_allowed(const Chooser& chooser, const int32_t* banned, size_t bans) {
     auto& out = space_.banned;
     out = chooser.forbidden();
     for (size_t i = 0; i < bans; i++)
       if (banned[i] >= 0 && banned[i] < vocab_) out.push_back(banned[i]);
+    chooser.bad_now(out);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
-    int masked = vocab_;
-    if (mask_) {
-      masked = 0;
-      for (int w = 0; w < vocab_ / 32; w++) masked += std::popcount(mask_[w]);
-      if (vocab_ % 32) masked += std::popcount(mask_[vocab_ / 32] << (32 - vocab_ % 32));
-      if (masked == 0) mask_ = nullptr;
-    }
     auto blocked = std::count_if(out.begin(), out.end(), [this](int32_t id) {
       return !mask_ || (mask_[id / 32] >> (id % 32) & 1);
     });
-    if (masked == 0 || blocked == masked) out.clear();
+    if (!bans_count_ || blocked == (mask_ ? count(mask_) : vocab_)) out.clear();
   }
 
-  // Steps 2 and 3: biases and penalties.
+  // Biases, then the penalties that come before everything.
   void change(const float* row, const Chooser& chooser) {
-    const SamplingParams& params = chooser.params();
     auto& changed = space_.changed;
     changed.clear();
     for (auto [id, bias] : chooser.biases()) {
       if (changed.empty() || changed.back().first != id) changed.emplace_back(id, row[id]);
       changed.back().second += bias;
     }
-    const size_t biased = changed.size();
-    for (auto [id, count] : chooser.counts()) {
-      auto end = changed.begin() + ptrdiff_t(biased);
-      auto found = std::lower_bound(changed.begin(), end, std::pair{id, -1e308},
-                                    [](auto& a, auto& b) { return a.first < b.first; });
-      if (found == end || found->first != id)
-        found = changed.emplace(changed.end(), id, double(row[id]));
-      double& logit = found->second;
-      const double by = params.repetition_penalty;
-      if (by != 1.0) logit = logit > 0 ? logit / by : logit * by;
-      logit -= count * params.frequency_penalty + params.presence_penalty;
-    }
     for (auto& entry : changed)  // no sum of biases may make a NaN later
       entry.second = std::isnan(entry.second) ? double(kLowest) : std::min(entry.second, 1e300);
+    if (chooser.penalises()) {
+      const size_t biased = changed.size();
+      for (auto& entry : chooser.counts())
+        if (!known(entry.first, biased))
+          changed.emplace_back(entry.first, double(row[entry.first]));
+      sort_changed();
+      for (auto& entry : changed) entry.second = chooser.penalised(entry.first, entry.second);
+    }
+    if (!chooser.dries()) return;
+    const size_t before = changed.size();
+    for (auto [id, loss] : chooser.dry_losses()) {
+      if (auto* entry = known(id, before))
+        entry->second -= loss;
+      else
+        changed.emplace_back(id, double(row[id]) - loss);
+    }
+    sort_changed();
+  }
+
+  // The entry of a token among the first `count`, which are sorted.
+  std::pair<int32_t, double>* known(int32_t id, size_t count) {
+    auto* begin = space_.changed.data();
+    auto* found = std::lower_bound(
+        begin, begin + count, id, [](auto& entry, int32_t wanted) { return entry.first < wanted; });
+    return found != begin + count && found->first == id ? found : nullptr;
+  }
+  void sort_changed() {
+    std::sort(space_.changed.begin(), space_.changed.end(),
+              [](auto& a, auto& b) { return a.first < b.first; });
   }
 
   void blank(const float* row) {
@@ -94,6 +114,10 @@ class Seen {
     for (int w = 0; mask_ && w * 32 < vocab_; w++) {
       if (mask_[w] == ~0u) continue;
       const int end = std::min(32, vocab_ - w * 32);
+      if (mask_[w] == 0) {
+        std::fill_n(copy.begin() + w * 32, end, kLowest);
+        continue;
+      }
       for (int b = 0; b < end; b++)
         if (!(mask_[w] >> b & 1)) copy[size_t(w * 32 + b)] = kLowest;
     }
@@ -107,6 +131,7 @@ class Seen {
 
   const int vocab_;
   const uint32_t* mask_;
+  bool bans_count_ = true;
   SamplingSpace& space_;
   const float* row_;
 };
@@ -130,92 +155,148 @@ Best best_of(const float* row, int vocab, const SamplingSpace& space) {
   return best;
 }
 
-// The candidates that can matter into space.ids, logits and weights; top_k is not yet exact.
-void gather(const float* row, int vocab, const SamplingParams& params, double largest,
-            SamplingSpace& space) {
-  const double t = params.temperature;
-  double bound = largest - kReach * t;
-  const bool by_count = params.top_k > 0 && params.top_k < vocab;
-  if (by_count) {
-    bound = double(kLowest);
-    gather_top(row, vocab, space.maxima, params.top_k, space.ids);
-  } else {
-    const bool only_min_p = params.typical_p >= 1 && params.top_p >= 1 && params.min_p > 0;
-    if (only_min_p) bound = largest + t * (std::log(std::min(params.min_p, 1.0)) - 1e-6);
-    gather_above(row, vocab, space.maxima, bound, space.ids);
+// Sums of weights, by groups of kGroup tokens, into space.groups; their sum.
+double group_weights(const float* row, int vocab, double t, double largest, SamplingSpace& space) {
+  const double by = 1 / t;
+  const size_t groups = space.maxima.size();
+  space.groups.assign(groups, 0.0);
+  for (size_t g = 0; g < groups; g++) {
+    if (!((largest - double(space.maxima[g])) * by <= kReach)) continue;
+    const int first = int(g) * kGroup, end = std::min(vocab, first + kGroup);
+    double part[8] = {};
+    int i = first;
+    for (; i + 8 <= end; i += 8)
+      for (int j = 0; j < 8; j++) part[j] += exp_minus((largest - double(row[i + j])) * by);
+    for (; i < end; i++) part[0] += exp_minus((largest - double(row[i])) * by);
+    space.groups[g] = std::accumulate(part, part + 8, 0.0);
   }
-  auto& logits = space.logits;
-  logits.resize(space.ids.size());
-  for (size_t i = 0; i < logits.size(); i++) logits[i] = double(row[space.ids[i]]);
   for (auto [id, logit] : space.changed)
-    if (logit >= bound && logit > double(kLowest)) {
-      space.ids.push_back(id);
-      logits.push_back(logit);
+    space.groups[size_t(id / kGroup)] += exp_minus((largest - logit) * by);
+  return std::accumulate(space.groups.begin(), space.groups.end(), 0.0);
+}
+
+// The draw from all of the vocabulary: the group where the sum is reached, then the token in it.
+int32_t draw_all(const float* row, const Chooser& chooser, double largest, SamplingSpace& space) {
+  const int vocab = chooser.vocab();
+  const double by = 1 / chooser.params().temperature;
+  const double total = group_weights(row, vocab, chooser.params().temperature, largest, space);
+  const double goal = chooser.uniform() * total;
+  double sum = 0;
+  size_t g = 0, last = 0;
+  for (size_t i = 0; i < space.groups.size(); i++)
+    if (space.groups[i] > 0) last = i;
+  for (; g < last && sum + space.groups[g] <= goal; g++) sum += space.groups[g];
+  const int first = int(g) * kGroup, end = std::min(vocab, first + kGroup);
+  auto change = std::lower_bound(space.changed.begin(), space.changed.end(), first,
+                                 [](auto& entry, int id) { return entry.first < id; });
+  int32_t chosen = -1;
+  for (int i = first; i < end; i++) {
+    double logit = double(row[i]);
+    if (change != space.changed.end() && change->first == i) logit = (change++)->second;
+    if (logit == double(kLowest)) continue;
+    chosen = i;
+    if ((sum += exp_minus((largest - logit) * by)) > goal) break;
+  }
+  return chosen;
+}
+
+// space.changed of `bound` or more among space.ids, logits of all into space.logits.
+void merge_changed(const float* row, double bound, SamplingSpace& space) {
+  auto& changed = space.changed;
+  std::erase_if(changed, [bound](auto& entry) {
+    return !(entry.second >= bound) || entry.second == double(kLowest);
+  });
+  size_t from = space.ids.size(), more = changed.size(), to = from + more;
+  space.ids.resize(to);
+  space.logits.resize(to);
+  while (to > 0) {  // from the back, so that nothing is overwritten
+    const bool change = more > 0 && (from == 0 || changed[more - 1].first > space.ids[from - 1]);
+    to--;
+    if (change) {
+      space.ids[to] = changed[--more].first;
+      space.logits[to] = changed[more].second;
+    } else {
+      space.ids[to] = space.ids[--from];
+      space.logits[to] = double(row[space.ids[to]]);
     }
-  space.weights.resize(logits.size());
-  const double* l = logits.data();
-  double* w = space.weights.data();
-  for (size_t i = 0, n = logits.size(); i < n; i++) w[i] = exp_minus((largest - l[i]) / t);
+  }
 }
 
-void distances(double largest, SamplingSpace& space) {
-  space.keys.resize(space.logits.size());
-  for (size_t i = 0; i < space.keys.size(); i++) space.keys[i] = largest - space.logits[i];
+// Candidates of a plain chain, their logits by temperature; steps are then done on them.
+// Where top_p comes first, only as many are gathered as reach it.
+void plain_chain(const float* row, int vocab, const SamplingParams& p, double largest,
+                 SamplingSpace& space) {
+  const double t = p.temperature;
+  const bool by_count = p.top_k > 0 && p.top_k < vocab;
+  const bool only_min_p = p.typical_p >= 1 && p.top_p >= 1 && p.min_p > 0;
+  const bool first_top_p = !by_count && p.typical_p >= 1 && p.top_p < 1;
+  const auto changed = space.changed;
+  auto gather = [&](double bound) {
+    space.changed = changed;
+    if (by_count)
+      gather_top(row, vocab, space.maxima, p.top_k, space.ids, space.values);
+    else
+      gather_above(row, vocab, space.maxima, bound, space.ids);
+    merge_changed(row, by_count ? double(kLowest) : bound, space);
+    for (double& l : space.logits) l = (l - largest) / t;
+  };
+  Candidates candidates(space, largest / t);
+  double whole = 0;
+  if (first_top_p) {
+    whole = group_weights(row, vocab, t, largest, space);
+    for (double reach : {8.0, 16.0, kReach}) {
+      gather(largest - reach * t);
+      double sum = 0;
+      for (double l : space.logits) sum += exp_minus(-l);
+      if (sum >= p.top_p * whole) break;
+    }
+  } else {
+    const double most = only_min_p ? 1e-6 - std::log(std::min(p.min_p, 1.0)) : kReach;
+    gather(largest - std::min(most, kReach) * t);
+  }
+  if (by_count) candidates.top_k(p.top_k);
+  if (p.typical_p < 1) candidates.typical(p.typical_p, 0);
+  if (p.top_p < 1) candidates.top_p(p.top_p, whole, 0);
+  if (p.min_p > 0) candidates.min_p(p.min_p, 0);
 }
 
-// Step 6b: the run of candidates whose surprise is nearest to the entropy.
-void keep_typical(double largest, const SamplingParams& params, SamplingSpace& space) {
-  const double sum = std::accumulate(space.weights.begin(), space.weights.end(), 0.0);
-  double entropy = 0;
-  auto& keys = space.keys;
-  keys.resize(space.weights.size());
-  for (size_t i = 0; i < keys.size(); i++) {
-    double p = space.weights[i] / sum;
-    keys[i] = (largest - space.logits[i]) / params.temperature + std::log(sum);
-    if (p > 0) entropy += p * keys[i];
-  }
-  for (double& key : keys) key = std::fabs(key - entropy);
-  Ranking ranking(space, keys, kReach);
-  ranking.keep_until(ranking.reaching(params.typical_p * sum, false).candidate);
+// Candidates of any other chain: all, or the first k where the chain begins with top_k.
+void any_chain(const float* row, const Chooser& chooser, double largest, SamplingSpace& space) {
+  const SamplingParams& p = chooser.params();
+  auto& chain = chooser.chain();
+  size_t first = 0;  // a plain temperature changes no order
+  if (!chain.empty() && chain[0] == Step::temperature && p.temperature > 0 && p.dynatemp_range <= 0)
+    first = 1;
+  if (chain.size() > first && chain[first] == Step::top_k && p.top_k > 0 &&
+      p.top_k < chooser.vocab())
+    gather_top(row, chooser.vocab(), space.maxima, p.top_k, space.ids, space.values);
+  else
+    gather_above(row, chooser.vocab(), space.maxima, double(kLowest), space.ids);
+  merge_changed(row, double(kLowest), space);
+  for (double& l : space.logits) l -= largest;
 }
 
-// Steps 5 to 7: temperature, truncation, draw. The best logit is finite.
-int32_t draw(const float* row, const Chooser& chooser, double largest, SamplingSpace& space) {
-  const SamplingParams& params = chooser.params();
-  const double width = kReach * params.temperature;
-  gather(row, chooser.vocab(), params, largest, space);
-  distances(largest, space);
-  if (params.top_k > 0 && size_t(params.top_k) < space.ids.size()) {
-    Ranking ranking(space, space.keys, width);
-    ranking.keep_until(ranking.at(params.top_k - 1).candidate);
-    distances(largest, space);
+// Steps 3 and 4 of the specification, where some logit is finite.
+Choice draw(const float* row, Chooser& chooser, Best best, SamplingSpace& space) {
+  const SamplingParams& p = chooser.params();
+  const bool told = p.logprobs >= 0 && p.post_sampling;
+  if (p.plain && p.temperature <= 0) return {best.id, 0, {{best.id, 0.0}}};
+  const bool cut = p.top_k > 0 || p.typical_p < 1 || p.top_p < 1 || p.min_p > 0;
+  if (p.plain && !cut && !told) return {draw_all(row, chooser, best.logit, space), 0, {}};
+  Candidates candidates(space, best.logit);
+  if (p.plain) {
+    plain_chain(row, chooser.vocab(), p, best.logit, space);
+  } else {
+    any_chain(row, chooser, best.logit, space);
+    int xtcs = 0;
+    for (Step step : chooser.chain()) candidates.apply(step, chooser, xtcs);
   }
-  if (params.typical_p < 1) {
-    keep_typical(largest, params, space);
-    // Without the best, weights are small but their ratios as good as before.
-    distances(largest, space);
-  }
-  Ranking ranking(space, space.keys, width);
-  auto& weights = space.weights;
-  int64_t end = int64_t(weights.size());
-  double sum = ranking.total();
-  if (params.top_p < 1) {
-    Ranking::Place last = ranking.reaching(params.top_p * sum, false);
-    end = last.before + 1;
-    sum = last.sum_before + weights[size_t(last.candidate)];
-  }
-  if (params.min_p > 0) {
-    const double top = weights[size_t(ranking.at(0).candidate)];
-    const double least = std::min(params.min_p, 1.0) * top;
-    int64_t count = 0;
-    double heavy = 0;
-    for (double w : weights)
-      if (w >= least) count++, heavy += w;
-    if (count < end) end = count, sum = heavy;
-  }
-  Ranking::Place chosen = ranking.reaching(chooser.uniform() * sum, true);
-  if (chosen.before >= end) chosen = ranking.at(end - 1);
-  return space.ids[size_t(chosen.candidate)];
+  const size_t place = candidates.draw(chooser.uniform());
+  const int32_t token = space.ids[place];
+  if (candidates.adapted()) chooser.learn_probability(token, candidates.probability_before(place));
+  if (p.mirostat) chooser.learn_surprise(token, candidates.probability(place));
+  if (told) return candidates.told(place, p.logprobs);
+  return {token, 0, {}};
 }
 
 // ln Σ e^logit − largest, of finite logits (or -infinity).
@@ -230,61 +311,25 @@ double log_sum(const float* row, int n, double largest) {
 
 }  // namespace
 
-Chooser::Chooser(SamplingParams params, uint64_t seed, int vocab, const int32_t* prompt,
-                 size_t tokens)
-    : params_(std::move(params)),
-      seed_(seed),
-      vocab_(vocab),
-      penalises_((params_.repetition_penalty != 1 || params_.presence_penalty != 0 ||
-                  params_.frequency_penalty != 0) &&
-                 params_.repeat_last_n != 0) {
-  for (auto [id, bias] : params_.logit_bias) {
-    if (id < 0 || id >= vocab)
-      throw std::out_of_range("logit_bias names token " + std::to_string(id) +
-                              "; this model has tokens 0 to " + std::to_string(vocab - 1) + ".");
-    if (bias <= kForbid)
-      forbidden_.push_back(id);
-    else
-      biases_.emplace_back(id, bias);
-  }
-  std::stable_sort(biases_.begin(), biases_.end(),
-                   [](auto& a, auto& b) { return a.first < b.first; });
-  for (size_t i = 0; penalises_ && i < tokens; i++) remember(prompt[i]);
-}
-
-void Chooser::remember(int32_t token) {
-  history_.push_back(token);
-  if (token >= 0 && token < vocab_) counts_[token]++;
-  const int64_t last = params_.repeat_last_n;
-  if (last < 0 || int64_t(history_.size()) <= last) return;
-  auto gone = counts_.find(history_[history_.size() - size_t(last) - 1]);
-  if (gone != counts_.end() && --gone->second == 0) counts_.erase(gone);
-}
-
-void Chooser::accept(int32_t token) {
-  accepted_++;
-  if (penalises_) remember(token);
-}
-
-double Chooser::uniform() const {
-  const uint64_t x = mix(mix(seed_) + (accepted_ + 1) * 0x9e3779b97f4a7c15u);
-  return double(x >> 11) * 0x1p-53;
-}
-
-Choice choose(const float* row, const Chooser& chooser, const int32_t* banned, size_t bans,
+Choice choose(const float* row, Chooser& chooser, const int32_t* banned, size_t bans,
               const uint32_t* mask, SamplingSpace& space) {
   const int vocab = chooser.vocab();
   if (vocab < 1 || !group_maxima(row, vocab, space.maxima)) return {};
+  const SamplingParams& params = chooser.params();
+  chooser.forget();
   const Seen seen(row, chooser, banned, bans, mask, space);
   const Best best = best_of(seen.row(), vocab, space);
-  int32_t token = best.id;
-  if (token < 0) {  // all that is allowed is -infinity
-    for (token = 0; !seen.allowed(token);) token++;
-  } else if (chooser.params().temperature > 0) {
-    token = draw(seen.row(), chooser, best.logit, space);
+  Choice choice;
+  if (best.id < 0) {  // all that is allowed is -infinity
+    for (choice.token = 0; !seen.allowed(choice.token);) choice.token++;
+    choice.top = {{choice.token, 0.0}};
+  } else {
+    choice = draw(seen.row(), chooser, best, space);
   }
-  if (chooser.params().logprobs < 0) return {token, 0, {}};
-  return raw_logprob(row, vocab, token, chooser.params().logprobs, space);
+  if (params.logprobs < 0) return {choice.token, 0, {}};
+  if (!params.post_sampling) return raw_logprob(row, vocab, choice.token, params.logprobs, space);
+  if (choice.top.size() > size_t(params.logprobs)) choice.top.resize(size_t(params.logprobs));
+  return choice;
 }
 
 Choice raw_logprob(const float* row, int vocab, int32_t token, int top, SamplingSpace& space) {
@@ -295,7 +340,7 @@ Choice raw_logprob(const float* row, int vocab, int32_t token, int top, Sampling
   const double sum = log_sum(row, vocab, largest);
   Choice choice{token, double(row[token]) - largest - sum, {}};
   if (top <= 0) return choice;
-  gather_top(row, vocab, space.maxima, std::min(top, vocab), space.ids);
+  gather_top(row, vocab, space.maxima, std::min(top, vocab), space.ids, space.values);
   std::sort(space.ids.begin(), space.ids.end(),
             [row](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
   if (space.ids.size() > size_t(top)) space.ids.resize(size_t(top));

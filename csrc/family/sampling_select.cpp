@@ -51,23 +51,22 @@ void gather_above(const float* row, int n, const std::vector<float>& maxima, dou
 }
 
 void gather_top(const float* row, int n, const std::vector<float>& maxima, int k,
-                std::vector<int32_t>& ids) {
+                std::vector<int32_t>& ids, std::vector<float>& values) {
   float bound = kLowest;
   if (size_t(k) <= maxima.size() && k > 0) {
     // The k-th largest of the groups' maxima: at least k logits are as large.
-    std::vector<float> largest(maxima);
-    std::nth_element(largest.begin(), largest.begin() + (k - 1), largest.end(), std::greater<>());
-    bound = largest[size_t(k - 1)];
+    values = maxima;
+    std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
+    bound = values[size_t(k - 1)];
   }
   gather_above(row, n, maxima, double(bound), ids);
   if (ids.size() <= size_t(k)) return;
-  auto larger = [row](int32_t a, int32_t b) { return row[a] > row[b]; };
-  std::nth_element(ids.begin(), ids.begin() + (k - 1), ids.end(), larger);
+  values.resize(ids.size());
+  for (size_t i = 0; i < ids.size(); i++) values[i] = row[ids[i]];
+  std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
   // Equal logits beyond the k-th stay in: ids break the tie, and that is the caller's affair.
-  const float last = row[ids[size_t(k - 1)]];
-  auto ties = std::partition(ids.begin() + k, ids.end(),
-                             [row, last](int32_t id) { return row[id] == last; });
-  ids.erase(ties, ids.end());
+  const float last = values[size_t(k - 1)];
+  std::erase_if(ids, [row, last](int32_t id) { return row[id] < last; });
 }
 
 Ranking::Ranking(SamplingSpace& space, const std::vector<double>& keys, double width)
@@ -103,18 +102,26 @@ bool Ranking::precedes(int32_t i, int32_t j) const {
 }
 
 void Ranking::keep_until(int32_t last) {
-  std::vector<bool> keep(size_t(n_), false);
-  for (int i = 0; i < n_; i++) keep[size_t(i)] = !precedes(last, i);
+  std::vector<bool> which(size_t(n_), false);
+  for (int i = 0; i < n_; i++) which[size_t(i)] = !precedes(last, i);
+  keep(which);
+}
+
+void Ranking::keep_from(int32_t first) {
+  std::vector<bool> which(size_t(n_), false);
+  for (int i = 0; i < n_; i++) which[size_t(i)] = !precedes(i, first);
+  keep(which);
+}
+
+void Ranking::keep(const std::vector<bool>& which) {
   size_t kept = 0;
   for (size_t i = 0; i < size_t(n_); i++) {
-    if (!keep[i]) continue;
+    if (!which[i]) continue;
     space_.logits[kept] = space_.logits[i];
-    space_.ids[kept] = space_.ids[i];
-    space_.weights[kept++] = space_.weights[i];
+    space_.ids[kept++] = space_.ids[i];
   }
   space_.logits.resize(kept);
   space_.ids.resize(kept);
-  space_.weights.resize(kept);
 }
 
 void Ranking::sort_class(int c) {

@@ -10,6 +10,9 @@
 
 namespace gm::inline GM_ISA::sample {
 
+// Candidates this far below the best weigh e^-50: all of a vocabulary together less than the
+// rounding of a sum.
+constexpr double kReach = 50;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // Logits that share one maximum: what selection skips at a time.
 constexpr int kGroup = 256;
@@ -44,18 +47,18 @@ inline double exp_minus(double x) {
 // The maximum of each kGroup logits; false if one is NaN or +infinity.
 bool group_maxima(const float* row, int n, std::vector<float>& maxima);
 
-// Ids of at least the `k` largest logits (all that tie with the last included), unordered.
-// Logits of -infinity are left out.
+// Ids, rising, of at least the `k` largest logits (all that tie with the last included).
+// Logits of -infinity are left out. `values` is used up.
 void gather_top(const float* row, int n, const std::vector<float>& maxima, int k,
-                std::vector<int32_t>& ids);
+                std::vector<int32_t>& ids, std::vector<float>& values);
 
-// Ids of all logits of `bound` or more, but no -infinity.
+// Ids, rising, of all logits of `bound` or more, but no -infinity.
 void gather_above(const float* row, int n, const std::vector<float>& maxima, double bound,
                   std::vector<int32_t>& ids);
 
-// The candidates of space.logits, ids and weights in order of rising key, ties by logit, largest
-// first, then by id. Only the stretch that is asked about is ever sorted: candidates are
-// counted and their weights summed in classes of keys.
+// The candidates of space.logits, ids and weights (ids rising) in order of rising key, ties by
+// logit, largest first, then by id. Only the stretch that is asked about is ever sorted: candidates
+// are counted and their weights summed in classes of keys.
 class Ranking {
  public:
   // A place in the order: the candidate there, how many come before it, their weights' sum.
@@ -68,17 +71,18 @@ class Ranking {
   // Keys are >= 0; `width` is their range of interest. Uses space.counts, sums, classes and order.
   Ranking(SamplingSpace& space, const std::vector<double>& keys, double width);
 
-  double total() const { return std::accumulate(space_.sums.begin(), space_.sums.end(), 0.0); }
   // The first candidate at which the sum, itself included, is `sum` or more (or exceeds it).
   Place reaching(double sum, bool exceed);
   // The candidate with `count` before it; count < n.
   Place at(int64_t count);
-  // Drops all candidates after `last` from logits, ids and weights.
+  // Drops all candidates after `last`, or before `first`, from logits and ids.
   void keep_until(int32_t last);
+  void keep_from(int32_t first);
 
  private:
   static constexpr int kClasses = 4096, kSmall = 1024;
   bool precedes(int32_t a, int32_t b) const;
+  void keep(const std::vector<bool>& which);
   void sort_class(int c);
 
   SamplingSpace& space_;

@@ -1,6 +1,7 @@
 // The sampler against a plain reading of its specification (a full sort, std::exp), on random
 // rows, parameters, histories, bans and masks; then the corners: logits that are no numbers,
-// tiny temperatures, nothing allowed, one chooser in several jobs.
+// tiny temperatures, nothing allowed, one chooser in several jobs. Chains of other steps, whose
+// choices the Python tests compare, are run for what must hold of any of them.
 #include "family/sampling.h"
 
 #include <algorithm>
@@ -118,6 +119,7 @@ int32_t plain(const std::vector<float>& row, const Answer& a, const std::vector<
   if (p.top_p < 1) keep_run(list, p.top_p);
   const double least = std::min(p.min_p, 1.0) * list[0].second;
   if (p.min_p > 0) std::erase_if(list, [&](auto& c) { return c.second < least; });
+  std::sort(list.begin(), list.end());  // the draw goes by id
   const double u =
       double(mix(mix(a.seed) + (a.accepted + 1) * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
   const double goal = u * total(list);
@@ -199,6 +201,102 @@ void random_choices(int vocab, int rounds, uint64_t seed) {
   }
 }
 
+// Chains of any steps: what is chosen is allowed, the same again, and told as it was drawn.
+void chains(int vocab, int rounds, uint64_t seed) {
+  test::Random random(seed);
+  SamplingSpace space, other;
+  for (int round = 0; round < rounds; round++) {
+    Answer a = random_answer(random, vocab);
+    SamplingParams& p = a.params;
+    p.plain = false;
+    for (int n = random.below(8); n > 0; n--) p.chain.push_back(Step(random.below(11)));
+    if (random.below(3) == 0) p.chain.push_back(Step::adaptive);
+    p.mirostat = random.below(3);
+    p.logprobs = random.below(5);
+    p.post_sampling = true;
+    p.penalise_prompt = random.below(2) == 0;
+    p.top_n_sigma = one_of(random, {0.5, 2.0});
+    p.xtc_probability = one_of(random, {0.5, 1.0});
+    p.xtc_threshold = one_of(random, {0.0, 0.01, 0.2});
+    p.dynatemp_range = one_of(random, {0.0, 0.5, 5.0});
+    p.adaptive_target = one_of(random, {-1.0, 0.0, 0.3, 1.0});
+    p.min_keep = one_of(random, {0, 1, 5, 1 << 30});
+    p.dry_multiplier = 1;
+    p.dry_allowed_length = random.below(3);
+    p.dry_penalty_last_n = one_of(random, {-1, 4, 64});
+    p.dry_breakers = {{}, {0}, {1, 0}, {random.below(vocab), 0, 0}};
+    p.bad_words = {{}, {random.below(vocab)}, {0, 0}};
+    p.lists_allowed = random.below(4) == 0;
+    for (int n = random.below(5); n > 0; n--) p.allowed.push_back(random.below(vocab));
+    for (int32_t& id : a.prompt) id %= 1 + random.below(5);
+    Chooser one(p, a.seed, vocab, a.prompt.data(), a.prompt.size());
+    Chooser two(p, a.seed, vocab, a.prompt.data(), a.prompt.size());
+    for (int step = 0; step < 4; step++) {
+      auto row = random_row(random, vocab);
+      const Choice got = choose(row.data(), one, nullptr, 0, nullptr, space);
+      const Choice same = choose(row.data(), two, nullptr, 0, nullptr, other);
+      test::expect(got.token >= 0 && got.token < vocab && got.token == same.token,
+                   "vocab %d round %d: %d and %d", vocab, round, got.token, same.token);
+      const bool listed =
+          p.allowed.empty() || !p.lists_allowed ||
+          std::find(p.allowed.begin(), p.allowed.end(), got.token) != p.allowed.end();
+      test::expect(listed, "%d is not in the list", got.token);
+      double sum = 0;
+      for (auto& entry : got.top) sum += std::exp(entry.second);
+      test::expect(sum < 1 + 1e-9 && got.logprob < 1e-9 && got.top.size() <= size_t(p.logprobs),
+                   "probabilities add up to %g", sum);
+      one.accept(got.token);
+      two.accept(got.token);
+    }
+  }
+}
+
+// DRY by looking at every place, against the linear algorithm.
+void repetitions() {
+  test::Random random(3);
+  for (int round = 0; round < 2000; round++) {
+    SamplingParams p;
+    p.dry_multiplier = 0.5;
+    p.dry_base = 1.5;
+    p.dry_allowed_length = random.below(4);
+    p.dry_penalty_last_n = one_of(random, {-1, 3, 20});
+    p.dry_breakers = {{2}, {0, 1, 1}};
+    if (random.below(2)) p.dry_breakers.clear();
+    std::vector<int32_t> history;
+    const int kinds = 1 + random.below(4);
+    for (int n = random.below(40); n > 0; n--) history.push_back(random.below(kinds));
+    Chooser chooser(p, 1, 4, history.data(), history.size());
+    const size_t last = p.dry_penalty_last_n < 0 ? history.size() : size_t(p.dry_penalty_last_n);
+    if (history.size() > last) history.erase(history.begin(), history.end() - ptrdiff_t(last));
+    const int n = int(history.size());
+    int bound = n;
+    for (int start = n - 1; start >= 0 && bound == n && !p.dry_breakers.empty(); start--) {
+      if (history[size_t(start)] == 2) bound = n - start - 1;
+      if (start + 3 <= n && history[size_t(start)] == 0 && history[size_t(start + 1)] == 1 &&
+          history[size_t(start + 2)] == 1)
+        bound = n - start - 3;
+    }
+    std::vector<int> longest(4, -1);
+    for (int place = 1; place < n; place++) {
+      int run = 0;
+      while (run < place && run < bound &&
+             history[size_t(place - 1 - run)] == history[size_t(n - 1 - run)])
+        run++;
+      int& most = longest[size_t(history[size_t(place)])];
+      if (run >= p.dry_allowed_length) most = std::max(most, run);
+    }
+    if (!p.dry_breakers.empty()) longest[2] = -1;
+    std::vector<double> want(4, 0), got(4, 0);
+    for (size_t id = 0; id < 4; id++)
+      if (longest[id] >= 0 && n > p.dry_allowed_length && bound >= p.dry_allowed_length)
+        want[id] = 0.5 * std::pow(1.5, longest[id] - p.dry_allowed_length);
+    for (auto [id, loss] : chooser.dry_losses()) got[size_t(id)] = loss;
+    for (size_t id = 0; id < 4; id++)
+      test::expect(std::fabs(want[id] - got[id]) <= 1e-9 * want[id],
+                   "round %d token %d: %g, wanted %g", round, int(id), got[id], want[id]);
+  }
+}
+
 void logprobs() {
   test::Random random(5);
   SamplingSpace space;
@@ -254,18 +352,21 @@ void no_numbers() {
   test::expect(c.token >= 0 && c.token < 40, "equal huge logits: %d", c.token);
 }
 
-void bias_outside() {
-  for (int32_t id : {-1, 10, 1 << 30}) {
-    SamplingParams p;
-    p.logit_bias = {{id, 1.0}};
-    bool threw = false;
-    try {
-      Chooser chooser(p, 1, 10, nullptr, 0);
-    } catch (const std::out_of_range&) {
-      threw = true;
+void ids_outside() {
+  for (int32_t id : {-1, 10, 1 << 30})
+    for (int where = 0; where < 3; where++) {
+      SamplingParams p;
+      if (where == 0) p.logit_bias = {{id, 1.0}};
+      if (where == 1) p.lists_allowed = true, p.allowed = {id};
+      if (where == 2) p.bad_words = {{1, id}};
+      bool threw = false;
+      try {
+        Chooser chooser(p, 1, 10, nullptr, 0);
+      } catch (const std::out_of_range&) {
+        threw = true;
+      }
+      test::expect(threw, "token %d of 10 was taken", id);
     }
-    test::expect(threw, "a bias on token %d of 10 was taken", id);
-  }
 }
 
 // Over many seeds a token is drawn as often as its probability says.
@@ -334,9 +435,12 @@ int main(int argc, char** argv) {
     test::run("choices equal the specification",
               [&] { random_choices(vocab, rounds, uint64_t(vocab)); });
   test::run("choices, large vocabulary", [&] { random_choices(20011, rounds / 6, 3); });
+  for (int vocab : {1, 2, 33, 300, 3000})
+    test::run("chains of any steps", [&] { chains(vocab, rounds / 2, uint64_t(vocab)); });
+  test::run("repetitions", repetitions);
   test::run("logprobs", logprobs);
   test::run("logits that are no numbers", no_numbers);
-  test::run("a bias outside the vocabulary", bias_outside);
+  test::run("ids outside the vocabulary", ids_outside);
   test::run("frequencies", frequencies);
   test::run("many rows, one worker", [] { many(1); });
   test::run("many rows, three workers", [] { many(3); });

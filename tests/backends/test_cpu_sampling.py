@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gristmill.backends.chain import STEPS
 from gristmill.backends.cpu import open_backend
 from gristmill.backends.ops import F32, Backend, Choice
 from gristmill.backends.reference import open_backend as open_reference
@@ -34,6 +38,93 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
         logit_bias=((int(rng.integers(VOCAB)), -100.0), (int(rng.integers(VOCAB)), 4.0)),
         logprobs=int(rng.integers(0, 6)) if rng.random() < 0.5 else None,
     )
+
+
+def random_chain(rng: np.random.Generator) -> SamplingParams:
+    """Random parameters, and a random few of the steps that only llama-server has."""
+    plain = random_params(rng)
+
+    def some(*values: float) -> float:
+        return float(rng.choice(values))
+
+    names = [name for name in STEPS if not name.startswith("mirostat")]
+    order = [str(name) for name in rng.choice(names, int(rng.integers(0, 9)))]
+    listed = tuple(rng.integers(0, VOCAB, int(rng.integers(1, 50))).tolist())
+    return replace(
+        plain,
+        samplers=tuple(order) if rng.random() < 0.6 else None,
+        top_n_sigma=some(0.0, 0.7, 2.0),
+        xtc_probability=some(0.0, 0.5, 1.0),
+        xtc_threshold=some(0.01, 0.1, 0.3, 0.6),
+        dynatemp_range=some(0.0, 0.0, 0.5, 3.0),
+        dynatemp_exponent=some(1.0, 0.4, 2.0),
+        mirostat=int(some(0, 0, 0, 1, 2)),
+        mirostat_tau=some(2.0, 5.0, 9.0),
+        mirostat_eta=some(0.1, 0.7),
+        adaptive_target=some(-1.0, -1.0, 0.1, 0.6),
+        adaptive_decay=some(0.0, 0.9, 5.0),
+        min_keep=int(some(0, 0, 1, 3, 40)),
+        dry_multiplier=some(0.0, 0.8, 20.0),
+        dry_base=some(1.0, 1.75),
+        dry_allowed_length=int(some(0, 1, 2)),
+        dry_penalty_last_n=int(some(-1, 0, 5, 64)),
+        dry_breakers=((3,), (4, 5), (4, 6, 1), (2, 2)),
+        penalise_prompt=bool(rng.random() < 0.5),
+        post_sampling=bool(rng.random() < 0.5),
+        allowed_token_ids=listed if rng.random() < 0.1 else None,
+        bad_words=((7,), (1, 2), (3, 3, 3)),
+    )
+
+
+def few_tokens(rng: np.random.Generator, count: int) -> list[int]:
+    """Tokens of a small set, so that they repeat."""
+    return rng.integers(0, 9, count).tolist()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chains_equal_the_specification(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sides: tuple[Backend, Backend] = (open_backend(2), open_reference())
+    for _ in range(40):
+        rows = int(rng.integers(1, 5))
+        logits = (rng.standard_normal((rows, VOCAB)) * rng.uniform(0.3, 6)).astype(np.float32)
+        logits[:, :9] += 4 * float(rng.random() < 0.7)
+        mask = rng.integers(0, 1 << 32, (VOCAB + 31) // 32, dtype=np.uint32)
+        masks = [mask if rng.random() < 0.2 else None for _ in range(rows)]
+        banned = [rng.integers(0, VOCAB, int(rng.integers(0, 4))).tolist() for _ in range(rows)]
+        made = [
+            (random_chain(rng), int(rng.integers(1 << 40)), few_tokens(rng, 30))
+            for _ in range(rows)
+        ]
+        results = []
+        for side in sides:
+            choosers = [side.chooser(p, seed, VOCAB, prompt) for p, seed, prompt in made]
+            results.append(
+                [side.choose(logits, range(rows), choosers, banned, masks) for _ in range(4)]
+            )
+        for ours, theirs in zip(*results, strict=True):
+            for a, b, (params, *_) in zip(ours, theirs, made, strict=True):
+                assert a.token == b.token, params
+                assert a.logprob == pytest.approx(b.logprob, abs=1e-5), params
+                assert [t for t, _ in a.top] == [t for t, _ in b.top], params
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 40}, {"min_p": 0.05},
+                                    {"typical_p": 0.8}, {"xtc_probability": 0.6},
+                                    {"mirostat": 1}, {"mirostat": 2}, {"dynatemp_range": 0.7},
+                                    {"presence_penalty": 0.5}], ids=str)  # fmt: skip
+def test_a_real_vocabulary(params: dict[str, Any]) -> None:
+    vocab, rng = 151_936, np.random.default_rng(7)
+    logits = (rng.standard_normal((1, vocab)) * 2.5).astype(np.float32)
+    prompt = rng.integers(0, vocab, 300).tolist()
+    sides: tuple[Backend, Backend] = (open_backend(1), open_reference())
+    choosers = [side.chooser(SamplingParams(**params), 11, vocab, prompt) for side in sides]
+    for _ in range(3):
+        ours, theirs = (
+            side.choose(logits, [0], [chooser], [[]])[0].token
+            for side, chooser in zip(sides, choosers, strict=True)
+        )
+        assert ours == theirs
 
 
 def test_choices_equal_the_specification() -> None:
