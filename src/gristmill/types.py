@@ -150,6 +150,9 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    shown_tokens: tuple[int, ...] = ()
+    """Special tokens that are shown all the same: markup that the answer's parser needs. The one
+    that ends an answer never is."""
     penalise_prompt: bool = True
     """Whether presence and frequency penalties count the prompt's tokens (llama.cpp) or the
     answer's alone (OpenAI, vLLM). The repetition penalty counts both."""

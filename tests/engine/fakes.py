@@ -228,7 +228,7 @@ def _choice(raw: npt.NDArray[np.float64], token: int, top: int) -> Choice:
 class ToyDetokenizer:
     """Token t is the letter or letters ``text_of(t)``."""
 
-    def __init__(self, skip_special: bool = True) -> None:
+    def __init__(self, skip_special: bool = True, shown: tuple[int, ...] = ()) -> None:
         self.skip_special = skip_special
 
     def push(self, ids: Sequence[int], /) -> str:

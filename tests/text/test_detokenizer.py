@@ -79,3 +79,12 @@ def test_fast_enough_for_the_engine_thread() -> None:
     for i in ids:
         detokenizer.push((i,))
     assert (time.thread_time() - start) / len(ids) < 20e-6
+
+
+def test_shown_special_tokens_are_shown_and_no_others() -> None:
+    tokenizer = Tokenizer.from_gguf(bpe([], {"[CALL]": CONTROL, "<|im_end|>": CONTROL}))
+    call, end = tokenizer.token_id("[CALL]"), tokenizer.token_id("<|im_end|>")
+    assert call is not None and end is not None
+    detokenizer = Detokenizer(tokenizer, True, (call,))
+    letter = tokenizer.encode("a", add_special=False, parse_special=False)
+    assert detokenizer.push([end, *letter, call]) == "a[CALL]"

@@ -55,7 +55,8 @@ SEED_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is put together from. ``detokenizer`` is given ``skip_special``."""
+    """What an engine is put together from. ``detokenizer`` is given ``skip_special`` and
+    the tokens shown all the same."""
 
     plan: Plan
     backend: Backend
@@ -63,7 +64,7 @@ class Parts:
     program: Program
     vocab: int
     eos: frozenset[int]
-    detokenizer: Callable[[bool], Detokenizing]
+    detokenizer: Callable[[bool, tuple[int, ...]], Detokenizing]
     grammars: Grammars | None = None
     """Needed for constraints and thinking budgets."""
 
@@ -355,7 +356,7 @@ class Engine:
             request,
             index,
             end - prompt,
-            self._parts.detokenizer(params.skip_special_tokens),
+            self._parts.detokenizer(params.skip_special_tokens, params.shown_tokens),
             self._parts.eos,
         )
         eos = tuple(sorted(self._parts.eos))
