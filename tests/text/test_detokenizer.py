@@ -82,7 +82,7 @@ def test_fast_enough_for_the_engine_thread() -> None:
 
 
 def test_shown_special_tokens_are_shown_and_no_others() -> None:
-    tokenizer = Tokenizer.from_gguf(bpe([], {"[CALL]": CONTROL, "<|im_end|>": CONTROL}))
+    tokenizer = Tokenizer.from_gguf(bpe(["h e"], {"[CALL]": CONTROL, "<|im_end|>": CONTROL}))
     call, end = tokenizer.token_id("[CALL]"), tokenizer.token_id("<|im_end|>")
     assert call is not None and end is not None
     detokenizer = Detokenizer(tokenizer, True, (call,))
