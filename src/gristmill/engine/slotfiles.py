@@ -81,7 +81,9 @@ def fingerprint(checkpoint: Checkpoint, layout: tuple[object, ...], context: int
     add(layout)
     metadata: Mapping[str, object] = checkpoint.metadata
     for key in sorted(metadata):
-        told = key.startswith(("general.", "tokenizer."))  # what the model is called, not what it is
+        told = key.startswith(
+            ("general.", "tokenizer.")
+        )  # what the model is called, not what it is
         if isinstance(metadata[key], str | int | float) and not told:
             add((key, metadata[key]))
     for name in sorted(checkpoint.tensors):

@@ -27,8 +27,10 @@ from gristmill.serve.auth import ApiKey
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.exchange import Exchanges
+from gristmill.serve.llama import routes as llama
 from gristmill.serve.openai import chat, completions, models
 from gristmill.serve.state import State
+from gristmill.serve.vllm import routes as vllm
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -41,6 +43,8 @@ _GET: tuple[tuple[str, Handler], ...] = (
     ("/v1/models", models.list_models),
     ("/models", models.list_models),
     ("/v1/models/{model_id:path}", models.show_model),
+    *llama.GET,
+    *vllm.GET,
 )
 _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/v1/chat/completions", chat.chat_completions, ChatFields),
@@ -51,6 +55,8 @@ _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/tokenize", tokens.tokenize, tokens.TokenizeFields),
     ("/detokenize", tokens.detokenize, tokens.DetokenizeFields),
     ("/ping", status.health, None),
+    *llama.POST,
+    *vllm.POST,
 )
 errors.FORMS["/v1/messages"] = error_form
 

@@ -36,6 +36,13 @@ class Job:
     prompts: Sequence[Prompt]
     sampling: SamplingParams
     created: int
+    ping: float | None = None
+    """Seconds of silence after which a stream has a sign of life; None: the server's."""
+
+    @property
+    def keep_alive(self) -> float:
+        """The same, resolved."""
+        return self.state.keep_alive if self.ping is None else self.ping
 
     def envelope(self, kind: str) -> dict[str, object]:
         """What every body and chunk begins with."""
@@ -60,7 +67,7 @@ def now() -> int:
 
 def start(job: Job) -> tuple[Ticket, Group]:
     """Hands the prompts to the engine. Raises what the engine raises, with nothing left queued."""
-    job.state.ready()  # a drain may have begun while the prompt was tokenised
+    job.state.open()  # a drain may have begun while the prompt was tokenised
     fields = job.fields
     requests: list[Request] = []
     answers: list[Answer] = []
@@ -90,14 +97,14 @@ def start(job: Job) -> tuple[Ticket, Group]:
         )
     ticket = job.state.bridge.open(job.served.engine)
     ticket.submit(requests)
-    return ticket, Group(answers, bases, job.state.metrics)
+    return ticket, Group(answers, bases, job.state.metrics.of(job.served))
 
 
 async def reply(
     http: HttpRequest,
     job: Job,
     write: Callable[[Group], Write],
-    whole: Callable[[Group], dict[str, object]],
+    whole: Callable[[Group], object],
     ending: Callable[[Group], list[object]],
     framing: Framing | None = None,
 ) -> Response:
@@ -113,7 +120,7 @@ async def reply(
             await group.whole(ticket)
             ticket.close()
             return JsonResponse(whole(group))
-        first = await ticket.batch(job.state.keep_alive)
+        first = await ticket.batch(job.keep_alive)
         _raise_early(group, first)
     except ClientGoneError:
         ticket.close()
@@ -123,7 +130,7 @@ async def reply(
         raise
 
     async def batches() -> AsyncIterator[list[object] | None]:
-        async for batch in chunks(group, ticket, first, write(group), job.state.keep_alive):
+        async for batch in chunks(group, ticket, first, write(group), job.keep_alive):
             yield batch
         last = ending(group)
         if last:

@@ -1,0 +1,197 @@
+"""``/completion``'s body: its fields, their defaults, and the job they make.
+
+A body is translated into the fields that all raw prompts have (``completion_request``). What is
+left out has llama-server's default, unless the model's file suggests another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, Field
+from starlette.requests import Request as HttpRequest
+
+from gristmill.errors import RequestError
+from gristmill.serve.completion_request import MAX_PROMPTS, CompletionFields, completion_job
+from gristmill.serve.fields import Flag, Text, Whole
+from gristmill.serve.protocol import Served
+from gristmill.serve.requests import MAX_N, refuse_hopeless, refuse_unsupported
+from gristmill.serve.run import Job, new_id
+from gristmill.serve.state import State
+
+MAX_PROBS = 1024
+MAX_PATHS = 256
+RANDOM_SEED = 2**32 - 1
+"""llama-server's way to write "no seed"."""
+
+DEFAULTS: Mapping[str, float | int] = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "repeat_last_n": 64,
+}
+_SUGGESTED = {"repeat_penalty": "repetition_penalty"}
+_LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
+_RENAMED = {"n_cmpl": "n", "n_probs": "logprobs"}
+
+
+def _paths(value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):  # pyright: ignore[reportUnknownVariableType]
+        raise ValueError("must be a list of strings")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+class NativeFields(CompletionFields):
+    """The body, translated. ``n_keep``, ``n_discard`` and ``n_cache_reuse`` change nothing: a
+    context is never shifted."""
+
+    n: Annotated[Whole, Field(ge=1, le=MAX_N)] = 1
+    logprobs: Annotated[Whole, Field(ge=1, le=MAX_PROBS)] | None = None
+    return_tokens: Flag = False
+    post_sampling_probs: Flag = False
+    response_fields: Annotated[
+        list[str], BeforeValidator(_paths), Field(max_length=MAX_PATHS, default_factory=list)
+    ]
+    sse_ping_interval: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
+    n_keep: Annotated[Whole, Field(ge=-1, lt=2**31)] = 0
+    n_discard: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
+    n_cache_reuse: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
+    lora: Annotated[list[Any], Field(max_length=256, default_factory=list)]
+
+
+class CompletionBody(NativeFields):
+    """The body as it is sent, for ``/openapi.json``."""
+
+    n_cmpl: Whole | None = None
+    n_probs: Whole | None = None
+    input_prefix: Text | None = None
+    input_suffix: Text | None = None
+
+
+def parse_native(body: Mapping[str, object], served: Served) -> NativeFields:
+    """The checked fields of a body. Raises RequestError."""
+    found = {key: value for key, value in body.items() if value is not None}
+    if "prompt" not in found:
+        raise RequestError("'prompt' is missing.", "prompt")
+    limits = [found.pop(name) for name in _LIMITS if name in found]
+    if limits and limits[0] != -1:
+        found["max_tokens"] = limits[0]
+    for theirs, ours in _RENAMED.items():
+        if theirs in found:
+            found[ours] = found.pop(theirs)
+    if found.get("logprobs") == 0 or found.get("logprobs") is False:
+        del found["logprobs"]
+    if found.get("echo"):
+        raise RequestError("'echo' belongs to /v1/completions.", "echo")
+    _soften(found)
+    for name, value in DEFAULTS.items():
+        if name not in served.defaults:
+            found.setdefault(name, value)
+    refuse_unsupported(found)
+    fields = NativeFields.parse(found)
+    if fields.lora:
+        raise RequestError("'lora' names an adapter; this server has none.", "lora")
+    slots = served.slots
+    if slots is not None and fields.id_slot >= slots.count:
+        raise RequestError(
+            f"'id_slot' is {fields.id_slot}; slots go from 0 to {slots.count - 1}.", "id_slot"
+        )
+    return fields
+
+
+def _soften(found: dict[str, object]) -> None:
+    """Values that llama-server takes and reads its own way."""
+    temperature, top_k = found.get("temperature"), found.get("top_k")
+    if isinstance(temperature, int | float) and not isinstance(temperature, bool):
+        found["temperature"] = max(0.0, temperature)
+    if isinstance(top_k, int) and not isinstance(top_k, bool):
+        found["top_k"] = max(0, top_k)
+    if found.get("seed") in (RANDOM_SEED, -1):
+        del found["seed"]
+    stop = found.get("stop")
+    if isinstance(stop, list):
+        found["stop"] = [each for each in cast("list[object]", stop) if each != ""]
+    elif stop == "":
+        del found["stop"]
+
+
+async def native_job(http: HttpRequest, body: Mapping[str, object]) -> Job:
+    """Everything the engine must be told. Raises NotFoundError, OverloadError, RequestError."""
+    state: State = http.app.state.gristmill
+    name = body.get("model")
+    if name is not None and not isinstance(name, str):
+        raise RequestError("'model' must be a string.", "model")
+    served, _ = await state.acquire(http, name)
+    fields = parse_native(body, served)
+
+    def tokenise(prompt: object) -> list[list[int]]:
+        return tokenised(prompt, served, fields)
+
+    ids = await state.in_worker(tokenise, fields.prompt)
+    translated = fields.model_copy(update={"prompt": ids})
+    job = await completion_job(http, translated, new_id("cmpl", fields))
+    if fields.post_sampling_probs:
+        job = replace(job, sampling=replace(job.sampling, post_sampling=True))
+    return job
+
+
+def tokenised(prompt: object, served: Served, fields: NativeFields) -> list[list[int]]:
+    """llama-server's forms of a prompt: a text; a list of ids and texts; ``{prompt_string}``; a
+    list of any of those, if there is no number in it. One list of ids for each prompt."""
+    if not isinstance(prompt, list):
+        return [_one(prompt, served, fields)]
+    items = cast("list[object]", prompt)
+    if not items:
+        raise RequestError("'prompt' is an empty list.", "prompt")
+    if any(_is_id(item) for item in items):
+        return [_one(items, served, fields)]
+    if len(items) > MAX_PROMPTS:
+        raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
+    return [_one(item, served, fields) for item in items]
+
+
+def _one(prompt: object, served: Served, fields: NativeFields) -> list[int]:
+    if isinstance(prompt, dict):
+        wrapped = cast("dict[str, object]", prompt)
+        if wrapped.get("multimodal_data"):
+            raise RequestError(
+                "'multimodal_data' needs a model that sees or hears; this one reads text.", "prompt"
+            )
+        prompt = wrapped.get("prompt_string")
+    ids = mixed(prompt, served, add_special=fields.add_special_tokens, parse_special=True)
+    if not ids:
+        raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
+    return ids
+
+
+def mixed(value: object, served: Served, *, add_special: bool, parse_special: bool) -> list[int]:
+    """The ids of a text, or of a list of texts and ids; only a first text gets a start token."""
+    tokenizer = served.tokenizer
+    parts: Sequence[object] = cast("list[object]", value) if isinstance(value, list) else [value]
+    ids: list[int] = []
+    for at, part in enumerate(parts):
+        if isinstance(part, str):
+            refuse_hopeless(part, tokenizer, served.context)
+            ids += tokenizer.encode(
+                part, add_special=add_special and at == 0, parse_special=parse_special
+            )
+        elif _is_id(part) and 0 <= cast("int", part) < tokenizer.vocab_size:
+            ids.append(cast("int", part))
+        elif _is_id(part):
+            raise RequestError(
+                f"'prompt' must hold token ids from 0 to {tokenizer.vocab_size - 1}.", "prompt"
+            )
+        else:
+            raise RequestError(
+                "'prompt' must be a text, a list of texts and token ids, an object with "
+                "'prompt_string', or a list of those.",
+                "prompt",
+            )
+    return ids
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""The routes that only vLLM has."""
