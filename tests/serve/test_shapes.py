@@ -15,6 +15,7 @@ from gristmill.serve.answers import Answer, Group
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
+from gristmill.serve.metrics import Meter
 from gristmill.serve.openai import chat, completions
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation
@@ -65,7 +66,7 @@ def group(state: State, count: int, opened: bool | None) -> Any:
         return None if opened is None else reasoning.parser("think", "<think>" * opened)
 
     answers = [Answer(index, 3, parser()) for index in range(count)]
-    return Group(answers, {"r": 0}, state.metrics)
+    return Group(answers, {"r": 0}, Meter(state.metrics, "m"))
 
 
 def run(shape: Any, state: State, count: int, opened: bool | None, given_deltas: Any) -> Any:

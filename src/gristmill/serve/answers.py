@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gristmill.errors import EngineError, OverloadError
 from gristmill.serve.bridge import Ticket
-from gristmill.serve.metrics import Metrics
+from gristmill.serve.metrics import Meter
 from gristmill.serve.protocol import AnswerParser
 from gristmill.serve.segments import Segments
 from gristmill.types import (
@@ -121,7 +121,7 @@ class Group:
     answers: list[Answer]
     bases: dict[str, int]
     """Engine request id → index of its first answer."""
-    metrics: Metrics
+    metrics: Meter
     started: float = field(default_factory=time.monotonic)
 
     @property

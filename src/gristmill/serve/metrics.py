@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -82,7 +82,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._served: Served | None = None
+        self._served: list[Served] = []
         self._prefill_s = 0.0
         self._prefill_tokens = 0
         self._decode_s = 0.0
@@ -115,43 +115,49 @@ class Metrics:
         )
 
     @property
-    def served(self) -> Served | None:
-        """The model the numbers are of."""
-        return self._served
+    def served(self) -> tuple[Served, ...]:
+        """The loaded models."""
+        return tuple(self._served)
 
     def attach(self, served: Served) -> None:
-        """The model is loaded: its engine is asked from now on."""
-        self._served = served
+        """A model is loaded: its engine is asked from now on."""
+        if all(each.engine is not served.engine for each in self._served):
+            self._served.append(served)
 
-    @property
-    def label(self) -> str:
-        """The value of ``model_name``."""
-        return self._served.names[0] if self._served else ""
+    def detach(self, served: Served) -> None:
+        """A model is about to be unloaded. What was measured of its answers stays."""
+        self._served = [each for each in self._served if each.engine is not served.engine]
 
-    def first_token(self, seconds: float) -> None:
+    def of(self, served: Served) -> Meter:
+        """What the answers of one model are measured with."""
+        return Meter(self, served.names[0])
+
+    def first_token(self, model: str, seconds: float) -> None:
         """An answer's first token came ``seconds`` after its request."""
-        self._first.labels(self.label).observe(seconds)
+        self._first.labels(model).observe(seconds)
 
-    def next_tokens(self, seconds: float, count: int) -> None:
+    def next_tokens(self, model: str, seconds: float, count: int) -> None:
         """``count`` more tokens came ``seconds`` after the one before."""
-        between = self._between.labels(self.label)
+        between = self._between.labels(model)
         for _ in range(count):
             between.observe(seconds / count)
 
-    def finished(self, reason: FinishReason, seconds: float, timings: Timings | None) -> None:
+    def finished(
+        self, model: str, reason: FinishReason, seconds: float, timings: Timings | None
+    ) -> None:
         """An answer ended, ``seconds`` after its request."""
-        self._done.labels(self.label, reason).inc()
-        self._whole.labels(self.label).observe(seconds)
+        self._done.labels(model, reason).inc()
+        self._whole.labels(model).observe(seconds)
         if timings is None:
             return
-        self._queue.labels(self.label).observe(timings.queue_s)
-        self._prefill.labels(self.label).observe(timings.prefill_s)
-        self._decode.labels(self.label).observe(timings.decode_s)
-        self._prompt.labels(self.label).observe(timings.prompt_tokens)
-        self._generated.labels(self.label).observe(timings.generated_tokens)
+        self._queue.labels(model).observe(timings.queue_s)
+        self._prefill.labels(model).observe(timings.prefill_s)
+        self._decode.labels(model).observe(timings.decode_s)
+        self._prompt.labels(model).observe(timings.prompt_tokens)
+        self._generated.labels(model).observe(timings.generated_tokens)
         if timings.generated_tokens > 1:
             mean = timings.decode_s / (timings.generated_tokens - 1)
-            self._per_token.labels(self.label).observe(mean)
+            self._per_token.labels(model).observe(mean)
         self._prefill_s += timings.prefill_s
         self._prefill_tokens += timings.prompt_tokens - timings.cached_tokens
         self._decode_s += timings.decode_s
@@ -168,60 +174,90 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """The metrics of one model's answers."""
+
+    metrics: Metrics
+    model: str
+
+    def first_token(self, seconds: float) -> None:
+        """See ``Metrics``."""
+        self.metrics.first_token(self.model, seconds)
+
+    def next_tokens(self, seconds: float, count: int) -> None:
+        """See ``Metrics``."""
+        self.metrics.next_tokens(self.model, seconds, count)
+
+    def finished(self, reason: FinishReason, seconds: float, timings: Timings | None) -> None:
+        """See ``Metrics``."""
+        self.metrics.finished(self.model, reason, seconds, timings)
+
+
 class _EngineCollector(Collector):
-    """Reads the engine's snapshot when Prometheus asks, and not a moment sooner."""
+    """Reads the engines' snapshots when Prometheus asks, and not a moment sooner."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is known before the model is there."""
+        """Nothing is known before a model is there."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """One family a row."""
-        served = self._metrics.served
-        if served is None:
+        """One family a row, one sample a model. llama-server's names have no label for the
+        model: theirs is the sum."""
+        stats = [(each.names[0], each.engine.stats()) for each in self._metrics.served]
+        if not stats:
             return
-        stats = served.engine.stats()
         for row in _ROWS:
-            value = getattr(stats, row.field, None)
-            if value is not None:
-                yield _family(row, self._metrics.label, float(value))
+            values = [(name, float(value)) for name, value in _fields(stats, row.field)]
+            if values:
+                yield _family(row, values)
         for row in _HISTOGRAMS:
-            view = getattr(stats, row.field, None)
-            if view is not None:
-                yield _histogram(row, self._metrics.label, view)
-        yield from _derived(stats, self._metrics)
+            views = _fields(stats, row.field)
+            if views:
+                yield _histogram(row, views)
+        yield from _derived([each for _, each in stats], self._metrics)
 
 
-def _family(row: _Row, model: str, value: float) -> Metric:
+def _fields(stats: list[tuple[str, EngineStats]], name: str) -> list[tuple[str, Any]]:
+    found = [(model, getattr(each, name, None)) for model, each in stats]
+    return [(model, value) for model, value in found if value is not None]
+
+
+def _family(row: _Row, values: list[tuple[str, float]]) -> Metric:
     labels = [] if row.name.startswith("llamacpp:") else ["model_name"]
     kind = CounterMetricFamily if row.counter else GaugeMetricFamily
     family = kind(row.name, row.text, labels=labels)
-    family.add_metric([model] if labels else [], value)
+    if labels:
+        for model, value in values:
+            family.add_metric([model], value)
+    else:
+        family.add_metric([], sum(value for _, value in values))
     return family
 
 
-def _histogram(row: _Row, model: str, view: HistogramView) -> Metric:
-    buckets: list[tuple[str, float]] = []
-    seen = 0
-    for bound, count in zip((*view.bounds, float("inf")), view.counts, strict=True):
-        seen += count
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
+def _histogram(row: _Row, views: list[tuple[str, HistogramView]]) -> Metric:
     family = HistogramMetricFamily(row.name, row.text, labels=["model_name"])
-    family.add_metric([model], buckets, view.total)
+    for model, view in views:
+        buckets: list[tuple[str, float]] = []
+        seen = 0
+        for bound, count in zip((*view.bounds, float("inf")), view.counts, strict=True):
+            seen += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
+        family.add_metric([model], buckets, view.total)
     return family
 
 
-def _derived(stats: EngineStats, metrics: Metrics) -> Iterable[Metric]:
+def _derived(stats: list[EngineStats], metrics: Metrics) -> Iterable[Metric]:
     prompt, generated = metrics.rates()
     yield GaugeMetricFamily("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", prompt)
     yield GaugeMetricFamily(
         "llamacpp:predicted_tokens_seconds", "Generated tokens per second.", generated
     )
-    steps = getattr(stats, "steps", 0)
-    busy = getattr(stats, "step_sequences", 0)
+    steps = sum(getattr(each, "steps", 0) for each in stats)
+    busy = sum(getattr(each, "step_sequences", 0) for each in stats)
     if steps:
         yield GaugeMetricFamily(
             "llamacpp:n_busy_slots_per_decode", "Mean sequences in a step.", busy / steps

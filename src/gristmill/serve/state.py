@@ -48,6 +48,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.host.on_loaded = self.metrics.attach
+        self.host.on_unloading = self.metrics.detach
 
     @property
     def served(self) -> Served | None:

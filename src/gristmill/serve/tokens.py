@@ -57,10 +57,10 @@ class DetokenizeFields(Fields):
 async def tokenize(http: HttpRequest) -> Response:
     """Text or a chat to ids."""
     state: State = http.app.state.gristmill
-    state.ready()
+    state.open()
     body = await read_object(http, state.options.max_body_bytes)
     fields = TokenizeFields.parse(body)
-    served, _ = state.model(fields.model)
+    served, _ = await state.acquire(http, fields.model)
 
     def work(wanted: TokenizeFields) -> bytes:
         return _json(_tokenize(wanted, served))
@@ -133,16 +133,16 @@ def _piece(piece: bytes) -> object:
 async def detokenize(http: HttpRequest) -> Response:
     """Ids to text, special tokens written out."""
     state: State = http.app.state.gristmill
-    state.ready()
+    state.open()
     body = await read_object(http, state.options.max_body_bytes)
-    text = await state.in_worker(partial(_detokenize, state), body)
+    # The checks are done aside, too: a long list takes its time.
+    fields = await state.in_worker(DetokenizeFields.parse, body)
+    served, _ = await state.acquire(http, fields.model)
+    text = await state.in_worker(partial(_detokenize, served), fields)
     return JsonResponse({"prompt": text, "content": text})
 
 
-def _detokenize(state: State, body: Mapping[str, object]) -> str:
-    """The checks are here too: a long list takes its time."""
-    fields = DetokenizeFields.parse(body)
-    served, _ = state.model(fields.model)
+def _detokenize(served: Served, fields: DetokenizeFields) -> str:
     vocab = served.tokenizer.vocab_size
     for token in fields.tokens:
         if not 0 <= token < vocab:

@@ -8,31 +8,35 @@ from datetime import UTC, datetime
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.errors import NotFoundError
 from gristmill.serve.errors import JsonResponse
-from gristmill.serve.protocol import Served
+from gristmill.serve.host import Entry
 from gristmill.serve.state import State
 
 
-def _card(served: Served, name: str) -> dict[str, object]:
+def _card(entry: Entry, name: str, state: State) -> dict[str, object]:
+    """One name. What only a loaded model tells is null while it is not; ``status`` is that of
+    llama-server's router."""
+    served = entry.served
+    created = served.created if served else int(entry.model.modified or state.started)
+    status: dict[str, object] = {"value": entry.stage}
+    if entry.stage == "loading":
+        status["progress"] = round(entry.progress.fraction, 4)
     return {
         "id": name,
         "object": "model",
-        "created": served.created,
+        "created": created,
         "owned_by": "gristmill",
-        "root": served.names[0],
+        "root": entry.names[0],
         "parent": None,
-        "max_model_len": served.context,
-        "meta": {
-            "n_vocab": served.tokenizer.vocab_size,
-            "n_ctx": served.context,
-            **served.meta,
-        },
-        **anthropic_card(name, served.created, served.context),
+        "max_model_len": served.context if served else None,
+        "status": status,
+        "meta": served
+        and {"n_vocab": served.tokenizer.vocab_size, "n_ctx": served.context, **served.meta},
+        **anthropic_card(name, created, served.context if served else None),
     }
 
 
-def anthropic_card(name: str, created: int, context: int) -> dict[str, object]:
+def anthropic_card(name: str, created: int, context: int | None) -> dict[str, object]:
     """What Anthropic's clients read of a model."""
     return {
         "type": "model",
@@ -56,20 +60,18 @@ def page(cards: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 async def list_models(http: HttpRequest) -> Response:
-    """Every name the model is served under."""
+    """Every name of every model, loaded or not."""
     state: State = http.app.state.gristmill
-    served = state.ready()
-    return JsonResponse(page([_card(served, name) for name in served.names]))
+    state.open()
+    await state.host.refresh()
+    cards = [_card(entry, name, state) for entry in state.host.entries for name in entry.names]
+    return JsonResponse(page(cards))
 
 
 async def show_model(http: HttpRequest) -> Response:
     """One model, 404 for a name not served."""
     state: State = http.app.state.gristmill
-    served = state.ready()
+    state.open()
     name: str = http.path_params["model_id"]
-    if name not in served.names:
-        known = ", ".join(f"'{each}'" for each in served.names)
-        raise NotFoundError(
-            f"The model '{name[:200]}' is not served here; served: {known}.", "model"
-        )
-    return JsonResponse(_card(served, name))
+    entry = await state.host.look_up(name)
+    return JsonResponse(_card(entry, name, state))
