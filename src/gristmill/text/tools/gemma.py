@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from gristmill.text.tools import listed, literal, typed
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, repeated
+from gristmill.text.tools.marked import close
 from gristmill.text.tools.reader import SPACE, MalformedError, Reader, Script, ScriptParser
 
 _MAX_NAME = 256
@@ -38,8 +39,7 @@ class _Script:
                 if reader.held:
                     reader.back(mark)
                 continue
-            yield from reader.space()
-            yield from reader.follows(marks.close)
+            yield from close(reader, (marks.close,))
 
     def _call(self, reader: Reader) -> Script[None]:
         yield from reader.space()
@@ -65,8 +65,8 @@ class _Rules:
     def __init__(self, wanted: Wanted, marks: _Marks) -> None:
         self._quote = wanted.mark(marks.quote)
         self._made = [
-            f"call_text: {self._quote} CALL_TEXT {self._quote}\n",
-            "CALL_TEXT: /(?s:[^<]*(<+[^<|e][^<]*)*)/\n",
+            f"call_text: {self._quote} call_free\n",
+            typed.free("call_free", "", marks.quote, wanted.mark),
             "call_any: call_text | CALL_NUMBER | call_word | call_list | call_map\n",
             'call_word: "true" | "false" | "null"\n',
             "CALL_NUMBER: /-?(0|[1-9][0-9]*)(\\.[0-9]+)?/\n",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gristmill.text.tools import json_text
+from gristmill.text.tools import json_text, typed
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, schema_rule
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
 
@@ -130,11 +130,10 @@ def _grammar(wanted: Wanted) -> str:
         rules.append(f"call_{i}: {mark(CHANNEL)} {head} call_args_{i}\n")
         rules.append(schema_rule(f"call_args_{i}", tool))
     thought = (
-        f'call_thought: {mark(CHANNEL)} "analysis" {mark(MESSAGE)} CALL_TEXT {mark(END)} '
-        f'{mark(START)} "assistant"\n'
+        f'call_thought: {mark(CHANNEL)} "analysis" {mark(MESSAGE)} call_free '
+        f'{mark(START)} "assistant"\n' + typed.free("call_free", "", END, mark)
     )
-    text = "CALL_TEXT: /[^<]*(<[^|][^<]*)*/\n"
-    return f"calls: call_thought? {any_of(names)}\n" + thought + text + "".join(rules)
+    return f"calls: call_thought? {any_of(names)}\n" + thought + "".join(rules)
 
 
 FORMAT = Format(

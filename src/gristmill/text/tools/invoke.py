@@ -34,6 +34,7 @@ def _dsml(outer: str) -> Markup:
         key_end=">",
         value_end=f"</{_DSML}parameter>",
         key_attribute=_textual,
+        special=(_DSML,),
     )
 
 
@@ -49,14 +50,13 @@ MINIMAX = markup(
         key='<parameter name="',
         key_end=">",
         value_end="</parameter>",
+        special=("<minimax:tool_call>", "</minimax:tool_call>"),
     ),
     aliases=("minimax",),
-    marks=("<minimax:tool_call>", "</minimax:tool_call>"),
 )
 DEEPSEEK_V32 = markup(
     "deepseek_v32",
     lambda source: _detect_dsml(source) and "function_calls" in source,
     _dsml("function_calls"),
-    marks=(_DSML,),
 )
-DEEPSEEK_V4 = markup("deepseek_v4", _detect_dsml, _dsml("tool_calls"), marks=(_DSML,))
+DEEPSEEK_V4 = markup("deepseek_v4", _detect_dsml, _dsml("tool_calls"))

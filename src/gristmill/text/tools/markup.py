@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from gristmill.text.tools import literal, typed
-from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of
+from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, repeated
 from gristmill.text.tools.reader import SPACE, MalformedError, Reader, Script, ScriptParser
 
 _NAME_END = frozenset(SPACE + "<>\"'={}[]()/\\,;")
@@ -49,10 +50,14 @@ class Markup:
     key_attribute: Callable[[bool], str] = lambda textual: ""
     gaps: tuple[str, str, str, str, str] = ("\n", "\n", "", "\n", "\n")
     between: str = "\n"
+    special: tuple[str, ...] | None = None
+    """Parts of the tags that may be tokens of their own; None: all of the tags may."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All tags that stand alone."""
+        """What the parser must see even where it is a special token."""
+        if self.special is not None:
+            return self.special
         outer = self.outer or ()
         tags = (*outer, self.call, self.call_end, self.close, self.key, self.key_end, self.value,
                 self.value_end)  # fmt: skip
@@ -70,9 +75,8 @@ def markup(
     detect: Callable[[str], bool],
     tags: Markup,
     aliases: tuple[str, ...] = (),
-    marks: tuple[str, ...] | None = None,
 ) -> Format:
-    """A format that is nothing but its tags. ``marks`` are those that are no plain text."""
+    """A format that is nothing but its tags."""
 
     def parser(tools: Sequence[Tool], prompt: str) -> Parser:
         return ScriptParser(_Script(tags, tools))
@@ -82,7 +86,7 @@ def markup(
         detect=detect,
         parser=parser,
         grammar=lambda wanted: grammar(tags, wanted),
-        marks=tags.marks if marks is None else marks,
+        marks=tags.marks,
         aliases=aliases,
         example=_example(tags),
     )
@@ -125,15 +129,21 @@ class _Script:
                 yield from reader.expect(tags.call)
             while True:
                 yield from self._one(reader)
+                reader.hold()
                 yield from reader.space()
-                if tags.outer and tags.call and (yield from reader.follows(tags.outer[1])):
+                after = (tags.outer[1], tags.call) if tags.outer else (tags.call,)
+                found = (yield from reader.one_of(after)) if tags.call else None
+                if found is None:
+                    reader.back("")
                     return
-                if not tags.call or not (yield from reader.follows(tags.call)):
+                reader.release()
+                if found != tags.call:
                     return
                 begun = tags.call
                 reader.hold(len(begun))
         except MalformedError:
-            reader.back(begun)
+            if reader.held:
+                reader.back(begun)
 
     def _one(self, reader: Reader) -> Script[None]:
         tags = self._tags
@@ -257,63 +267,66 @@ class _Text:
 
 def grammar(tags: Markup, wanted: Wanted) -> str:
     """A Lark grammar of at least one call; the arguments come in the schema's order."""
-    rules: list[str] = []
-    names: list[str] = []
-    for i, tool in enumerate(wanted.tools):
-        names.append(f"call_{i}")
-        rules.append(_call_rule(tags, wanted, tool, i))
-    one = any_of(names)
-    after_open, _, _, _, after_call = tags.gaps
+    writer = _Writer(tags, wanted)
+    rules = [writer.call(i, tool) for i, tool in enumerate(wanted.tools)]
+    one = any_of([f"call_{i}" for i in range(len(wanted.tools))])
     several = tags.several and tags.outer is not None
-    gap = _text(after_call if several else tags.between)
-    row = f"{one} ({gap} {one})*" if wanted.parallel else one
+    row = repeated(one, _text(tags.gaps[4] if several else tags.between), wanted.parallel)
     if several and tags.outer:
-        opening, closing = (wanted.mark(tag) for tag in tags.outer)
-        row = f"{opening} {_text(after_open)} {row} {_text(after_call)} {closing}"
+        opening, closing = map(writer.tag, tags.outer)
+        row = f"{opening} {_text(tags.gaps[0])} {row} {_text(tags.gaps[4])} {closing}"
     return f"calls: {row}\n" + "".join(rules)
 
 
-def _call_rule(tags: Markup, wanted: Wanted, tool: Tool, number: int) -> str:
-    mark = wanted.mark
-    after_open, after_name, after_key, after_value, after_call = map(_text, tags.gaps)
-    head = [_tag(mark, tags.call), _text(tool.name), _tag(mark, tags.call_end), after_name]
-    foot = [_tag(mark, tags.close)]
-    if tags.outer and not tags.several:
-        if tags.call:
-            head = [mark(tags.outer[0]), after_open, *head]
-            foot = [*foot, after_call, mark(tags.outer[1])]
-        else:
-            head = [mark(tags.outer[0]), *head]
-    keys: list[str] = []
-    rules: list[str] = []
-    properties: object = tool.parameters.get("properties")
-    required: object = tool.parameters.get("required")
-    for j, key in enumerate(properties if isinstance(properties, dict) else ()):  # pyright: ignore
-        schema = tool.property(str(key))  # pyright: ignore
-        rule = f"call_{number}_{j}"
-        textual = typed.kinds(schema) == typed.TEXT
-        parts = [_tag(mark, tags.key), _text(str(key)), _attribute(tags, mark, textual), after_key]  # pyright: ignore
-        if tags.value:
-            parts.append(mark(tags.value))
-        line = _text("\n") if tags.lines else ""
-        parts += [line, typed.rule(f"{rule}_text", schema), line, mark(tags.value_end), after_value]
-        rules.append(f"{rule}: {' '.join(filter(None, parts))}\n")
-        needed = isinstance(required, list) and key in required
-        keys.append(rule if needed else f"{rule}?")
-        rules.append(typed.rules(f"{rule}_text", schema, tags.value_end))
-    body = " ".join(filter(None, [*head, *keys, *foot]))
-    return f"call_{number}: {body}\n" + "".join(rules)
+class _Writer:
+    """Writes the rules of calls."""
 
+    def __init__(self, tags: Markup, wanted: Wanted) -> None:
+        self._tags = tags
+        self._mark = wanted.mark
+        marks = sorted(tags.marks, key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, marks)) or "(?!)")
 
-def _attribute(tags: Markup, mark: Callable[[str], str], textual: bool) -> str:
-    """The end of a key's tag."""
-    if tags.key.endswith('"'):
-        return _text('"' + tags.key_attribute(textual) + tags.key_end)
-    return _tag(mark, tags.key_end)
+    def tag(self, tag: str) -> str:
+        """The Lark text of a tag, in which marks may be tokens."""
+        parts: list[str] = []
+        done = 0
+        for found in self._marks.finditer(tag):
+            parts += (_text(tag[done : found.start()]), self._mark(found[0]))
+            done = found.end()
+        return " ".join(filter(None, [*parts, _text(tag[done:])]))
 
+    def call(self, number: int, tool: Tool) -> str:
+        """The rules of one tool's call."""
+        tags = self._tags
+        after_open, after_name, _, _, after_call = map(_text, tags.gaps)
+        quote = '"' if tags.call.endswith('"') else ""
+        parts = [self.tag(tags.call), _text(tool.name), self.tag(quote + tags.call_end), after_name]
+        if tags.outer and not tags.several:
+            parts = [self.tag(tags.outer[0]), after_open if tags.call else "", *parts]
+        rules: list[str] = []
+        given: object = tool.parameters.get("properties")
+        required: object = tool.parameters.get("required")
+        for key in cast("dict[str, object]", given) if isinstance(given, dict) else ():
+            rule = f"call_{number}_{len(rules)}"
+            rules.append(self._argument(rule, key, tool.property(key)))
+            needed = isinstance(required, list) and key in required
+            parts.append(rule if needed else f"{rule}?")
+        parts.append(self.tag(tags.close))
+        if tags.outer and not tags.several and tags.call:
+            parts += (after_call, self.tag(tags.outer[1]))
+        return f"call_{number}: {' '.join(filter(None, parts))}\n" + "".join(rules)
 
-def _tag(mark: Callable[[str], str], tag: str) -> str:
-    return mark(tag) if tag else ""
+    def _argument(self, rule: str, key: str, schema: Mapping[str, Any]) -> str:
+        tags = self._tags
+        end = tags.key_end
+        if tags.key.endswith('"'):
+            end = f'"{tags.key_attribute(typed.kinds(schema) == typed.TEXT)}{end}'
+        line = "\n" if tags.lines else ""
+        parts = [self.tag(tags.key), _text(key), self.tag(end), _text(tags.gaps[2])]
+        parts += (self.tag(tags.value), _text(line), f"{rule}_text", _text(tags.gaps[3]))
+        ended = typed.ended(f"{rule}_text", schema, line, tags.value_end, self.tag)
+        return f"{rule}: {' '.join(filter(None, parts))}\n{ended}"
 
 
 def _text(text: str) -> str:

@@ -21,7 +21,7 @@ FORMAT = markup(
         value_end="</param>",
         cdata=True,
         gaps=("", "", "", "", ""),
+        special=("<function", "</function>", "<param", "</param>"),
     ),
     aliases=("minicpm",),
-    marks=("<function", "</function>", "<param", "</param>"),
 )

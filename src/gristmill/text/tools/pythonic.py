@@ -13,6 +13,7 @@ from typing import Any
 
 from gristmill.text.tools import listed, literal
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of
+from gristmill.text.tools.marked import close
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
 
 _MAX_NAME = 256
@@ -52,8 +53,7 @@ class _Script:
                 reader.back(mark)
             return
         if mark:
-            yield from reader.space()
-            yield from reader.follows(self._layout.close)
+            yield from close(reader, (self._layout.close,))
 
     def _calls(self, reader: Reader, known: bool) -> Script[None]:
         layout = self._layout
@@ -64,20 +64,8 @@ class _Script:
         while True:
             yield from reader.space()
             yield from self._call(reader, known)
-            yield from reader.space()
-            if brackets and (yield from reader.follows("]")):
+            if not (yield from (_next_listed(reader) if brackets else _next_line(reader))):
                 return
-            if brackets:
-                yield from reader.expect(",")
-                yield from reader.space()
-                if (yield from reader.follows("]")):
-                    return
-            else:
-                yield from reader.one_of((",", ";"))
-                yield from reader.space()
-                char = yield from reader.peek()
-                if not (char.isalpha() or char == "_"):
-                    return
 
     def _call(self, reader: Reader, known: bool) -> Script[None]:
         name = yield from _name(reader)
@@ -123,6 +111,31 @@ class _Script:
                 yield from literal.value(reader, reader.arguments, literal.PYTHON)
             before = ", "
         reader.arguments("{}" if before == "{" else "}")
+
+
+def _next_listed(reader: Reader) -> Script[bool]:
+    """Whether another call follows in the list."""
+    yield from reader.space()
+    if (yield from reader.follows("]")):
+        return False
+    yield from reader.expect(",")
+    yield from reader.space()
+    return not (yield from reader.follows("]"))
+
+
+def _next_line(reader: Reader) -> Script[bool]:
+    """Whether another call follows without a list."""
+    reader.hold()
+    yield from reader.space()
+    yield from reader.one_of((",", ";"))
+    yield from reader.space()
+    char = yield from reader.peek()
+    more = char.isalpha() or char == "_"
+    if more:
+        reader.release()
+    else:
+        reader.back("")
+    return more
 
 
 def _name(reader: Reader) -> Script[str]:

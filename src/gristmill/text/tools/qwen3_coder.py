@@ -24,7 +24,7 @@ FORMAT = markup(
         key_end=">",
         value_end="</parameter>",
         lines=True,
+        special=("<tool_call>", "</tool_call>"),
     ),
     aliases=("qwen3_xml", "qwen3_5", "nemotron_v3", "nano_v3", "step3p5", "mimo_v2"),
-    marks=("<tool_call>", "</tool_call>"),
 )

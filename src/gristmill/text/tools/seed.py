@@ -20,6 +20,6 @@ FORMAT = markup(
         key="<parameter=",
         key_end=">",
         value_end="</parameter>",
+        special=("<seed:tool_call>", "</seed:tool_call>"),
     ),
-    marks=("<seed:tool_call>", "</seed:tool_call>"),
 )

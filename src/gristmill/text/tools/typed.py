@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from gristmill.text.tools import literal
@@ -86,22 +86,31 @@ def _value(known: str) -> object:
         return 0
 
 
-def rule(name: str, schema: Mapping[str, Any]) -> str:
-    """The name of the rule for a value's text, ``rules`` defines it."""
-    return name.upper() if _plain(schema) else name
-
-
-def rules(name: str, schema: Mapping[str, Any], end: str) -> str:
-    """Lark rules for the text of a value up to the tag ``end``."""
+def ended(
+    name: str, schema: Mapping[str, Any], line: str, end: str, mark: Callable[[str], str]
+) -> str:
+    """Lark rules that define ``name``: the text of a value, and the tag ``end`` after ``line``."""
+    tail = json.dumps(line) + " " + mark(end) if line else mark(end)
     if _plain(schema):
-        first, rest = end[0], end[1:2]
-        # Any text in which the tag's first two characters do not meet.
-        a, b = _escaped(first), _escaped(rest)
-        return f"{name.upper()}: /(?s:[^{a}]*({a}+[^{a}{b}][^{a}]*)*)/\n"
+        return free(name, line, end, mark)
     if kinds(schema) == TEXT:
         choices = cast("list[object]", schema.get("enum") or [schema.get("const")])
-        return f"{name}: {' | '.join(json.dumps(each, ensure_ascii=False) for each in choices)}\n"
-    return f"{name}: %json {json.dumps(dict(schema), ensure_ascii=False)}\n"
+        words = " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
+        return f"{name}: ({words}) {tail}\n"
+    value = f"{name}_value: %json {json.dumps(dict(schema), ensure_ascii=False)}\n"
+    return f"{name}: {name}_value {tail}\n{value}"
+
+
+def free(name: str, line: str, end: str, mark: Callable[[str], str]) -> str:
+    """A Lark rule for any text up to ``line`` and ``end``, both included."""
+    before, token, after = mark(end).partition("<[")
+    if token and not line and not before:  # a token of its own, which no text holds
+        return f"{name}: /(?s:.*)/ {mark(end)}\n"
+    if token:
+        border = line + (json.loads(before) if before else "")
+        start = f"{name}_start[suffix={json.dumps(border)}]: /(?s:.*)/\n"
+        return f"{name}: {name}_start {token}{after}\n{start}"
+    return f"{name}[suffix={json.dumps(line + end, ensure_ascii=False)}]: /(?s:.*)/\n"
 
 
 def _plain(schema: Mapping[str, Any]) -> bool:
@@ -109,7 +118,3 @@ def _plain(schema: Mapping[str, Any]) -> bool:
     allowed = kinds(schema)
     free = "enum" not in schema and "const" not in schema
     return not allowed or (free and allowed == TEXT)
-
-
-def _escaped(char: str) -> str:
-    return "\\" + char if char in "\\/]^-[|<>" else char
