@@ -163,12 +163,7 @@ double group_weights(const float* row, int vocab, double t, double largest, Samp
   for (size_t g = 0; g < groups; g++) {
     if (!((largest - double(space.maxima[g])) * by <= kReach)) continue;
     const int first = int(g) * kGroup, end = std::min(vocab, first + kGroup);
-    double part[8] = {};
-    int i = first;
-    for (; i + 8 <= end; i += 8)
-      for (int j = 0; j < 8; j++) part[j] += exp_minus((largest - double(row[i + j])) * by);
-    for (; i < end; i++) part[0] += exp_minus((largest - double(row[i])) * by);
-    space.groups[g] = std::accumulate(part, part + 8, 0.0);
+    space.groups[g] = sum_weights(row + first, end - first, largest, by);
   }
   for (auto [id, logit] : space.changed)
     space.groups[size_t(id / kGroup)] += exp_minus((largest - logit) * by);
@@ -244,7 +239,7 @@ void plain_chain(const float* row, int vocab, const SamplingParams& p, double la
   double whole = 0;
   if (first_top_p) {
     whole = group_weights(row, vocab, t, largest, space);
-    for (double reach : {8.0, 16.0, kReach}) {
+    for (double reach : {8.0, kReach}) {
       gather(largest - reach * t);
       double sum = 0;
       for (double l : space.logits) sum += exp_minus(-l);
@@ -301,12 +296,7 @@ Choice draw(const float* row, Chooser& chooser, Best best, SamplingSpace& space)
 
 // ln Σ e^logit − largest, of finite logits (or -infinity).
 double log_sum(const float* row, int n, double largest) {
-  double part[16] = {};
-  int i = 0;
-  for (; i + 16 <= n; i += 16)
-    for (int j = 0; j < 16; j++) part[j] += exp_minus(largest - double(row[i + j]));
-  for (; i < n; i++) part[0] += exp_minus(largest - double(row[i]));
-  return std::log(std::accumulate(part, part + 16, 0.0));
+  return std::log(sum_weights(row, n, largest, 1.0));
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ struct SamplingSpace {
   std::vector<double> logits, weights, keys, sums, groups;
   std::vector<int32_t> ids, order, classes, counts, banned;
   std::vector<uint32_t> mask;
+  std::vector<uint8_t> marks;
   std::vector<std::pair<int32_t, double>> changed;
 };
 

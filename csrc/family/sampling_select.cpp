@@ -102,23 +102,31 @@ bool Ranking::precedes(int32_t i, int32_t j) const {
 }
 
 void Ranking::keep_until(int32_t last) {
-  std::vector<bool> which(size_t(n_), false);
-  for (int i = 0; i < n_; i++) which[size_t(i)] = !precedes(last, i);
-  keep(which);
+  keep([this, last](int32_t i) { return !precedes(last, i); }, last, true);
 }
 
 void Ranking::keep_from(int32_t first) {
-  std::vector<bool> which(size_t(n_), false);
-  for (int i = 0; i < n_; i++) which[size_t(i)] = !precedes(i, first);
-  keep(which);
+  keep([this, first](int32_t i) { return !precedes(i, first); }, first, false);
 }
 
-void Ranking::keep(const std::vector<bool>& which) {
+// `edge` decides within its class; classes before it are kept or dropped as a whole.
+template <class Keep>
+void Ranking::keep(Keep decide, int32_t edge, bool before) {
+  auto& which = space_.marks;
+  which.resize(size_t(n_));
+  if (classes_ == 1) {
+    for (int i = 0; i < n_; i++) which[size_t(i)] = decide(i);
+  } else {
+    const int32_t* of = space_.classes.data();
+    const int32_t own = of[edge];
+    for (int i = 0; i < n_; i++)
+      which[size_t(i)] = of[i] == own ? decide(i) : (of[i] < own) == before;
+  }
   size_t kept = 0;
   for (size_t i = 0; i < size_t(n_); i++) {
-    if (!which[i]) continue;
     space_.logits[kept] = space_.logits[i];
-    space_.ids[kept++] = space_.ids[i];
+    space_.ids[kept] = space_.ids[i];
+    kept += which[i];
   }
   space_.logits.resize(kept);
   space_.ids.resize(kept);
