@@ -76,6 +76,8 @@ class Options:
     """Most tokens of reasoning in an answer, unless its request says otherwise; -1 is no bound."""
     shutdown_timeout: float = 30.0
     max_body_bytes: int = 64 * 1024 * 1024
+    response_store_bytes: int = 64 * 1024 * 1024
+    """What the responses kept for ``previous_response_id`` may take; 0 keeps none."""
     max_head_bytes: int = 64 * 1024
     """Longest request line and headers together."""
     max_headers: int = 256

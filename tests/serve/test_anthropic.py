@@ -101,7 +101,7 @@ def test_thinking_and_tools_whole_and_streamed(model: Start) -> None:
     assert blocks[0] == blocks[1]
     assert "".join(e.text for e in events if e.type == "text") == "So: "
     assert fake.variables["enable_thinking"] is True
-    assert fake.seen[-1].tools == [
+    assert list(fake.seen[-1].tools) == [
         {
             "type": "function",
             "function": {

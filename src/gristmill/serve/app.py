@@ -29,6 +29,8 @@ from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.exchange import Exchanges
 from gristmill.serve.llama import routes as llama
 from gristmill.serve.openai import chat, completions, models
+from gristmill.serve.responses import routes as responses
+from gristmill.serve.responses.store import Store
 from gristmill.serve.state import State
 from gristmill.serve.vllm import routes as vllm
 
@@ -43,6 +45,7 @@ _GET: tuple[tuple[str, Handler], ...] = (
     ("/v1/models", models.list_models),
     ("/models", models.list_models),
     ("/v1/models/{model_id:path}", models.show_model),
+    *responses.GET,
     *llama.GET,
     *vllm.GET,
 )
@@ -55,6 +58,7 @@ _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/tokenize", tokens.tokenize, tokens.TokenizeFields),
     ("/detokenize", tokens.detokenize, tokens.DetokenizeFields),
     ("/ping", status.health, None),
+    *responses.POST,
     *llama.POST,
     *vllm.POST,
 )
@@ -84,10 +88,13 @@ def create_app(state: State) -> FastAPI:
         middleware=layers,
     )
     app.state.gristmill = state
+    app.state.responses = Store(state.options.response_store_bytes)
     errors.install(app)
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
         app.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False)
+    for path, handler in responses.DELETE:
+        app.add_api_route(path, handler, methods=["DELETE"], response_model=None)
     for path, handler, body in _POST:
         app.add_api_route(
             path, handler, methods=["POST"], response_model=None, openapi_extra=_schema(body)

@@ -46,6 +46,7 @@ class Segments:
     reasoning_tokens: int = 0
     """Tokens of reasoning, its marks included."""
     _open: dict[int, Segment] = field(default_factory=dict[int, Segment])
+    _unseen: int = 0
     _waiting: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     def add(self, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprob], tokens: int) -> None:
@@ -55,8 +56,10 @@ class Segments:
         comes any more, to the run that was open.
         """
         self._waiting.extend(logprobs)
-        thought = bool(self.all) and self.all[-1].kind == "reasoning"
+        before = self.all[-1].kind if self.all else None
+        thought = said = False
         for piece in pieces:
+            said = said or bool(piece.reasoning or piece.content or piece.calls)
             if piece.reasoning:
                 thought = True
                 self._run("reasoning").texts.append(piece.reasoning)
@@ -73,13 +76,26 @@ class Segments:
                     self.all.append(made)
                 self._open[call.index].texts.append(call.arguments)
                 self._waiting.clear()
+        self._count(tokens, said, thought, before == "reasoning")
+
+    def _count(self, tokens: int, said: bool, thought: bool, after_thought: bool) -> None:
+        """Tokens that nothing is seen of are the marks of a thought beside them."""
+        if not said:
+            self._unseen += tokens
+            return
+        if thought or after_thought:
+            self.reasoning_tokens += self._unseen
         if thought:
             self.reasoning_tokens += tokens
+        self._unseen = 0
 
     def end(self) -> None:
         """The answer is complete."""
         if self.all and self.all[-1].kind == "content":
             self.all[-1].logprobs.extend(self._waiting)
+        if self.all and self.all[-1].kind == "reasoning":
+            self.reasoning_tokens += self._unseen
+        self._unseen = 0
         self._waiting.clear()
 
     def _run(self, kind: Kind) -> Segment:

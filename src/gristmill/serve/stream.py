@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gristmill.errors import GristmillError
-from gristmill.serve.bridge import ClientGoneError, Ticket
+from gristmill.serve.bridge import ClientGoneError
 from gristmill.serve.errors import dumps, error_body
 
 log = logging.getLogger("gristmill.serve")
@@ -38,6 +38,14 @@ class Framing(Protocol):
 
     def end(self) -> bytes:
         """What every stream ends with."""
+        ...
+
+
+class Held(Protocol):
+    """What a stream holds as long as it lasts."""
+
+    def close(self) -> None:
+        """The stream has ended, or its client has gone."""
         ...
 
 
@@ -72,7 +80,7 @@ class Stream(Response):
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: Held,
         batches: AsyncIterator[list[object] | None],
         framing: Framing | None = None,
     ) -> None:
