@@ -72,6 +72,8 @@ class Options:
     reasoning_field: str = "both"
     """"both", "reasoning" (vLLM) or "reasoning_content" (llama-server)."""
     reasoning_parser: str | None = None
+    tool_call_parser: str | None = None
+    """A name of ``text.tools``, "none", or "auto" (None is the same): by the template."""
     reasoning_budget: int | None = None
     """Most tokens of reasoning in an answer, unless its request says otherwise; -1 is no bound."""
     shutdown_timeout: float = 30.0
@@ -92,6 +94,8 @@ class Options:
     """What a proxy puts before every path: "/llm"; empty for nothing."""
     api_key_file: str | None = None
     """Where ``api_keys`` came from in part: read again on SIGHUP."""
+    api_keys_given: tuple[str, ...] = ()
+    """Those of ``api_keys`` that did not come from the file."""
     slot_save_path: str | None = None
     """The directory that slots are saved to and restored from; None: they are not."""
     slots: bool = True

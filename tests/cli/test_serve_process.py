@@ -33,11 +33,12 @@ class Child:
         *flags: str,
         port: int | None = None,
         program: Any = (str(SCRIPT),),
+        quiet: Any = ("--disable-uvicorn-access-log",),
         **environment: str,
     ) -> None:
         self.port = port or free_port()
         self.process = subprocess.Popen(
-            [sys.executable, *program, "serve", *flags, "--port", str(self.port)],
+            [sys.executable, *program, "serve", *flags, "--port", str(self.port), *quiet],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -37,13 +37,15 @@ def server_options(given: Mapping[str, Any]) -> dict[str, Any]:
     host, uds = address(given["host"], given["uds"])
     file = given["api_key_file"]
     ping = given["ping_interval"]
+    given_keys = split(given["api_keys"], json_only=False)
     return {
         "host": host,
         "port": given["port"],
         "uds": uds,
         "uds_mode": _mode(given["uds_mode"]),
         "root_path": _prefix(given["root_path"]),
-        "api_keys": keys(split(given["api_keys"], json_only=False), file),
+        "api_keys": keys(given_keys, file),
+        "api_keys_given": keys(given_keys, None),
         "api_key_file": None if file is None else str(file),
         "allowed_origins": tuple(split(given["origins"])),
         "max_body_bytes": given["max_body_bytes"],

@@ -6,26 +6,32 @@ import asyncio
 import logging
 import os
 import signal
-import socket
+import ssl
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gristmill.cli import ready
-from gristmill.errors import EngineError, GristmillError, OverloadError
+from gristmill.cli.asked_http import keys
+from gristmill.errors import EngineError, GristmillError, OverloadError, UsageError
 from gristmill.options import Options
+from gristmill.serve import log, tls
 from gristmill.serve.host import Model
-from gristmill.serve.server import bind
+from gristmill.serve.listen import Listener, listen
 
 if TYPE_CHECKING:
     from gristmill.serve.server import Server
     from gristmill.serve.state import State
+
+logger = logging.getLogger("gristmill.process")
 
 LAST_WORDS = 3.0
 """Seconds after a failure until the process ends, whatever still hangs."""
@@ -36,33 +42,59 @@ def run(options: Options, backend: str, debug: bool) -> None:
 
     Raises GristmillError for a start in vain.
     """
-    _set_up_log(options.log_level)
+    log.set_up(options)
+    _bind_to(options.cpus)
+    certificate = None if options.tls is None else tls.context(options.tls)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)  # until the event loop listens to them
-    listener = bind(options.host, options.port)
+    listener = listen(options)
+    _AT_EXIT.append(listener.remove)
     ready.warn_if_open(options)
-    asyncio.run(Process(options, backend, listener, debug).main())
+    try:
+        asyncio.run(Process(options, backend, listener, debug, certificate).main())
+    except BaseException:
+        _tidy()
+        raise
+    _tidy()
     # Everything is closed. Taking the interpreter apart object by object would only take time.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
+_AT_EXIT: list[Callable[[], None]] = []
+"""What must be done before the process ends, in whatever way short of being killed."""
+
+
+def _tidy() -> None:
+    while _AT_EXIT:
+        _AT_EXIT.pop()()
+
+
+def _end_now(status: int) -> NoReturn:
+    _tidy()
+    os._exit(status)
+
+
+def _bind_to(cpus: tuple[int, ...]) -> None:
+    """Runs this process, and every thread it will make, on these CPUs alone."""
+    if not cpus:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise UsageError("--cpu-mask and --cpu-range need Linux.")
+    missing = set(cpus) - os.sched_getaffinity(0)
+    if missing:
+        raise UsageError(
+            f"CPU {min(missing)} cannot be used: this process may run on "
+            f"{','.join(map(str, sorted(os.sched_getaffinity(0))))}."
+        )
+    os.sched_setaffinity(0, cpus)
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
     """Told to stop before anything is served. A loading thread may be in the middle of native
     work: the interpreter must not be taken apart around it."""
-    os._exit(128 + number)
-
-
-def _set_up_log(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
-    for quiet in ("uvicorn", "httpx", "httpcore", "filelock", "huggingface_hub", "asyncio"):
-        logging.getLogger(quiet).setLevel(logging.WARNING)
-    # What it warns of is a client's doing (bytes that are no HTTP, a WebSocket), told to that
-    # client; with advice on packages to install that would not help here.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    _end_now(128 + number)
 
 
 @dataclass
@@ -71,8 +103,9 @@ class Process:
 
     options: Options
     backend: str
-    listener: socket.socket
+    listener: Listener
     debug: bool
+    certificate: ssl.SSLContext | None = None
     error: BaseException | None = None
     """What ended the process, if it did not end as it should."""
     running: bool = False
@@ -93,13 +126,16 @@ class Process:
 
         self.loop = asyncio.get_running_loop()
         self.state: State = State(self.options, Bridge(self.loop), host=self.host)
-        self.server: Server = Server(create_app(self.state), self.state)
+        self.server: Server = Server(create_app(self.state), self.state, self.certificate)
         for number in (signal.SIGINT, signal.SIGTERM):
             self.loop.add_signal_handler(number, self._told_to_stop, number)
+        if self.options.api_key_file or self.certificate:
+            # Otherwise it means what it always meant: the terminal has gone.
+            self.loop.add_signal_handler(signal.SIGHUP, self._read_again)
         self._opened.set()
         if not self.options.model:
             self._announce(ready.store_block(self.options, self.host, self._address()))
-        await self.server.serve([self.listener])
+        await self.server.serve([self.listener.socket])
         self._end()
 
     def __post_init__(self) -> None:
@@ -133,7 +169,7 @@ class Process:
         self.loop.call_soon_threadsafe(there)
 
     def _address(self) -> Any:
-        return self.listener.getsockname()
+        return self.listener.socket.getsockname()
 
     def _announce(self, text: str) -> None:
         """The server has begun to serve."""
@@ -152,6 +188,23 @@ class Process:
         self.error = error
         self.state.failure = str(error)
         self.server.stop()
+
+    def _read_again(self) -> None:
+        """SIGHUP: keys and certificate are read again, each kept as it is if that fails."""
+        options = self.options
+        if options.api_key_file is not None:
+            try:
+                good = keys(options.api_keys_given, Path(options.api_key_file))
+                self.state.keys.replace(good)
+                logger.warning("read again: %d API keys are good now", len(good))
+            except GristmillError as error:
+                logger.error("the API keys stay as they were: %s", error)
+        if options.tls is not None and self.certificate is not None:
+            try:
+                tls.load(self.certificate, options.tls)
+                logger.warning("read again: the certificate is that of %s", options.tls.certificate)
+            except GristmillError as error:
+                logger.error("the certificate stays as it was: %s", error)
 
     # -------------------------------------------------------------- the end
 
@@ -178,7 +231,7 @@ class Process:
     def _told_to_stop(self, number: int) -> None:
         """SIGINT or SIGTERM: the first drains, a second ends at once."""
         if self._stopping or not self.running:
-            os._exit(128 + number)
+            _end_now(128 + number)
         self._stopping = True
         running = len(self.state.bridge.tickets)
         if running:
@@ -218,4 +271,4 @@ def _exit_with(error: GristmillError, debug: bool) -> None:
         traceback.print_exception(error)
     sys.stdout.flush()
     print(f"gristmill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    os._exit(error.exit_code)
+    _end_now(error.exit_code)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def warn_if_open(options: Options) -> None:
     """Says so when anybody on the network may use the server."""
-    if options.api_keys or _loopback(options.host):
+    if options.api_keys or options.uds is not None or _loopback(options.host):
         return
     click.echo(
         f"gristmill: warning: {options.host} can be reached from other machines and no key is "
@@ -39,10 +39,18 @@ def _loopback(host: str) -> bool:
 
 def url(options: Options, address: Any) -> str:
     """Where a client on this machine reaches the server."""
+    if options.uds is not None:
+        return f"http://localhost{options.root_path}"
     host, port = str(address[0]), int(address[1])
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname() if options.api_keys else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if options.tls is None else "https"
+    place = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{place}:{port}{options.root_path}"
+
+
+def _shown(options: Options, at: str) -> str:
+    return at if options.uds is None else f"{at} on the Unix socket {options.uds}"
 
 
 def block(
@@ -67,7 +75,7 @@ def block(
         ("context", f"{plan.context:,} tokens a request, {plan.max_running} requests at once"),
         ("machine", f"{facts.backend}, {facts.threads} threads"),
         *_others(options, host),
-        ("ready", f"{at} after {seconds:.1f} s"),
+        ("ready", f"{_shown(options, at)} after {seconds:.1f} s"),
     ]
     lines = [f"gristmill {gristmill.__version__}"]
     lines += [f"  {label:<9}{text}" for label, text in rows]
@@ -77,7 +85,7 @@ def block(
 
 def store_block(options: Options, host: Host, address: Any) -> str:
     """The ready block of a server that has no model of its own."""
-    rows = [*_others(options, host), ("ready", url(options, address))]
+    rows = [*_others(options, host), ("ready", _shown(options, url(options, address)))]
     return "\n".join(
         [f"gristmill {gristmill.__version__}", *(f"  {label:<9}{text}" for label, text in rows), ""]
     )
@@ -105,6 +113,8 @@ def _curl(options: Options, served: Served, at: str) -> str:
         path = "chat/completions"
         body = {"messages": [{"role": "user", "content": "Hello! Who are you?"}]}
     data = shlex.quote(json.dumps(body))
+    if options.uds is not None:
+        at = f"--unix-socket {shlex.quote(options.uds)} {at}"
     return f"curl {at}/v1/{path}{key} \\\n  -H 'Content-Type: application/json' -d {data}"
 
 

@@ -1,13 +1,12 @@
 """The ASGI app: routes in one table, and the layers every request passes.
 
-From the outside in: date and unexpected errors, CORS (only if origins are allowed), the API
-key, the router. The key's layer knows no routes, so none can be forgotten.
+From the outside in: id, date and log, unexpected errors, CORS (only if origins are allowed),
+the API key, the router. The key's layer knows no routes, so none can be forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from email.utils import formatdate
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,7 +15,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import gristmill
 from gristmill.serve import errors, status, tokens
@@ -27,8 +25,10 @@ from gristmill.serve.auth import ApiKey
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.exchange import Exchanges
+from gristmill.serve.http_metrics import HttpMetrics
 from gristmill.serve.llama import routes as llama
 from gristmill.serve.openai import chat, completions, models
+from gristmill.serve.outside import Outside
 from gristmill.serve.responses import routes as responses
 from gristmill.serve.responses.store import Store
 from gristmill.serve.state import State
@@ -67,7 +67,11 @@ errors.FORMS["/v1/messages"] = error_form
 
 def create_app(state: State) -> FastAPI:
     """The app around ``state``; it answers 503 until ``state.served`` is there."""
-    layers = [Middleware(Dated), Middleware(errors.Unexpected)]
+    counted = HttpMetrics(state.metrics.registry)
+    layers = [
+        Middleware(Outside, options=state.options, metrics=counted),
+        Middleware(errors.Unexpected),
+    ]
     if state.options.allowed_origins:
         layers.append(
             Middleware(
@@ -78,7 +82,7 @@ def create_app(state: State) -> FastAPI:
             )
         )
     if state.options.api_keys:
-        layers.append(Middleware(ApiKey, keys=state.options.api_keys))
+        layers.append(Middleware(ApiKey, keys=state.keys))
     layers.append(Middleware(Exchanges))
     app = FastAPI(
         title="gristmill",
@@ -108,25 +112,3 @@ def _schema(body: type[BaseModel] | None) -> dict[str, Any] | None:
         return None
     content = {"application/json": {"schema": body.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-class Dated:
-    """ASGI middleware: the ``Date`` header, made when a response is and not by a timer.
-
-    uvicorn makes it ten times a second, which keeps an idle process awake.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Adds the header to the response's start."""
-
-        async def dated(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                headers.append((b"date", formatdate(usegmt=True).encode()))
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self.app(scope, receive, dated)

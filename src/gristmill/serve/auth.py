@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,6 +14,24 @@ from gristmill.serve.errors import error_response
 OPEN_PATHS = frozenset({"/health"})
 
 
+class Keys:
+    """The keys that are good now. They may be replaced while the server runs."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[str]) -> None:
+        """From now on these and no others."""
+        self._digests = tuple(_digest(key.encode()) for key in keys)
+
+    def good(self, key: bytes) -> bool:
+        """Whether it is one of them."""
+        digest = _digest(key)
+        # Every key is compared, so that the time says nothing of which one nearly matched.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches)
+
+
 class ApiKey:
     """ASGI middleware that lets a request through only with one of ``keys``.
 
@@ -20,9 +39,9 @@ class ApiKey:
     the router, so a route added later, an unknown path and OPTIONS are all covered.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self.app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 401, or passes the call on."""
@@ -42,10 +61,7 @@ class ApiKey:
                 given = value[7:].strip()
             elif name == b"x-api-key" and not given:
                 given = value.strip()
-        digest = _digest(given)
-        # Every key is compared, so that the time says nothing of which one nearly matched.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
+        return self._keys.good(given)
 
 
 def _digest(key: bytes) -> bytes:

@@ -58,6 +58,11 @@ def _body(code: int, message: str, kind: str, param: str | None = None) -> dict[
     return {"error": {"code": code, "message": message, "type": kind, "param": param}}
 
 
+def fault_body(code: int, message: str) -> dict[str, object]:
+    """The JSON object for what is wrong with a request that has no route."""
+    return _body(code, message, "invalid_request_error")
+
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from gristmill.errors import OverloadError, ResourceError
+from gristmill.errors import OverloadError
+from gristmill.serve.listen import bind
 from gristmill.serve.state import State
+from gristmill.serve.wire import Protocol
+
+__all__ = ["Server", "bind"]
 
 log = logging.getLogger("gristmill.serve")
 
@@ -20,42 +24,14 @@ LINGER = 5
 """Seconds that finished answers may take to be read by their clients at the end."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything slow is begun.
-
-    Raises: ResourceError naming the port and the way to another.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise ResourceError(
-            f"The host '{host}' is not an address of this machine: {error}."
-        ) from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise ResourceError(
-            f"Port {port} on {host} cannot be used ({error.strerror}); choose another with "
-            "--port, or --port 0 for any free one."
-        ) from None
-    listener.setblocking(False)
-    return listener
-
-
 class Server(uvicorn.Server):
     """Sleeps until ``stop`` is called: no ticking. Signals are the command line's business."""
 
-    def __init__(self, app: ASGIApp, state: State) -> None:
+    def __init__(self, app: ASGIApp, state: State, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=Protocol,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -66,9 +42,12 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=LINGER,
                 # Limits what a request's head may take; bodies are bounded where they are read.
-                h11_max_incomplete_event_size=64 * 1024,
+                h11_max_incomplete_event_size=state.options.max_head_bytes,
             )
         )
+        self.config.load()
+        self.config.ssl = tls
+        vars(self.config)["max_headers"] = state.options.max_headers
         self._state = state
         self._stop = asyncio.Event()
 

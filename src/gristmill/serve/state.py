@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from gristmill.errors import OverloadError, RequestError
 from gristmill.options import Options
+from gristmill.serve.auth import Keys
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.exchange import KEY, Exchange
 from gristmill.serve.host import Entry, Host, Keep, Model, Opened, Progress
@@ -47,6 +48,8 @@ class State:
     )
 
     def __post_init__(self) -> None:
+        self.keep_alive = self.options.ping_interval
+        self.keys = Keys(self.options.api_keys)
         self.host.on_loaded = self.metrics.attach
         self.host.on_unloading = self.metrics.detach
 
