@@ -72,11 +72,16 @@ class Options:
     reasoning_field: str = "both"
     """"both", "reasoning" (vLLM) or "reasoning_content" (llama-server)."""
     reasoning_parser: str | None = None
+    reasoning_format: str = "auto"
+    """llama-server's names: "auto" and "deepseek" split it off, "none" leaves it in the content,
+    "deepseek-legacy" does both."""
     tool_call_parser: str | None = None
     """A name of ``text.tools``, "none", or "auto" (None is the same): by the template."""
     reasoning_budget: int | None = None
     """Most tokens of reasoning in an answer, unless its request says otherwise; -1 is no bound."""
     shutdown_timeout: float = 30.0
+    request_timeout: float | None = None
+    """Seconds after which an answer that is not complete ends with an error."""
     max_body_bytes: int = 64 * 1024 * 1024
     response_store_bytes: int = 64 * 1024 * 1024
     """What the responses kept for ``previous_response_id`` may take; 0 keeps none."""

@@ -36,7 +36,6 @@ ACCEPTED: Mapping[tuple[str, ...], tuple[bool, str]] = {
     # --- both
     ("--jinja", "--no-jinja"): (False, "templates are always Jinja"),
     ("--enable-auto-tool-choice",): (False, _TEMPLATE),
-    ("--tool-call-parser",): (True, _TEMPLATE),
     ("--trust-remote-code",): (False, "code from a model is never run"),
     # --- llama-server
     ("-ngl", "--n-gpu-layers", "--gpu-layers"): (True, _NO_GPU),

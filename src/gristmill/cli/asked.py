@@ -50,7 +50,9 @@ def to_options(given: Mapping[str, Any]) -> Options:
         any_model=given["any_model"],
         chat_template=_template(given["chat_template"], given["chat_template_file"]),
         reasoning_field=given["reasoning_field"].replace("-", "_"),
-        reasoning_parser=_reasoning(given["reasoning_parser"], given["reasoning_format"]),
+        tool_call_parser=given["tool_call_parser"],
+        reasoning_parser=given["reasoning_parser"],
+        reasoning_format=given["reasoning_format"],
         **server_options(given),
     )
 
@@ -99,7 +101,3 @@ def _template(text: str | None, file: Path | None) -> str | None:
     if Path(text).is_file():
         return Path(text).read_text(encoding="utf-8")
     raise UsageError(f"--chat-template {text!r} is neither a template nor a file.")
-
-
-def _reasoning(parser: str | None, form: str | None) -> str | None:
-    return "none" if form == "none" else parser

@@ -65,6 +65,12 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Model",
+        "--tool-call-parser",
+        metavar="NAME",
+        help="How to read tool calls; 'none' leaves them in the text. Default: the template's.",
+    ),
+    option(
+        "Model",
         "--reasoning-parser",
         metavar="NAME",
         help="How to tell thinking from answering; 'none' leaves it in. Default: the template's.",
@@ -72,8 +78,11 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     option(
         "Model",
         "--reasoning-format",
-        type=click.Choice(["auto", "none", "deepseek"]),
-        help="llama-server's name for it: 'none' leaves the thinking in the content.",
+        type=click.Choice(["auto", "none", "deepseek", "deepseek-legacy"]),
+        default="auto",
+        show_default=True,
+        help="Where the thinking goes: 'none' leaves it in the content, 'deepseek-legacy' has it "
+        "in both places.",
     ),
     option(
         "Model",

@@ -20,12 +20,15 @@ from gristmill.serve.requests import (
     MAX_TOKENS,
     Generation,
     refuse_unsupported,
-    sampling,
     truncate,
 )
-from gristmill.serve.run import Job, now
+from gristmill.serve.run import Job, now, sampling_of
 from gristmill.serve.state import State
+from gristmill.serve.tool_request import choose
+from gristmill.text.reasoning.switch import EFFORTS
 
+REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
+"""llama-server's names: split off (auto, deepseek), left in the content, or both."""
 MAX_MESSAGES = 16_384
 MAX_TOOLS = 1024
 
@@ -36,8 +39,8 @@ class ChatFields(Generation):
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: Annotated[list[Any], Field(max_length=MAX_TOOLS, default_factory=list)]
     tool_choice: Any = None
-    max_completion_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
-    max_tokens: Annotated[Whole, Field(ge=1, le=MAX_TOKENS)] | None = None
+    parallel_tool_calls: Flag = True
+    max_completion_tokens: Annotated[Whole, Field(ge=-1, le=MAX_TOKENS)] | None = None
     logprobs: Flag = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=256, default_factory=dict)]
@@ -53,9 +56,9 @@ class ChatFields(Generation):
     @property
     def limit(self) -> int | None:
         """``max_completion_tokens``, else the older names."""
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens
-        return super().limit
+        if self.max_completion_tokens is None:
+            return super().limit
+        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
 
 
 def check(fields: ChatFields) -> None:
@@ -74,25 +77,16 @@ def check(fields: ChatFields) -> None:
             "'continue_final_message' needs 'add_generation_prompt' to be false.",
             "continue_final_message",
         )
-    if not all(isinstance(tool, dict) for tool in fields.tools):
-        raise RequestError("'tools' must be a list of objects.", "tools")
-    _check_tool_choice(fields.tool_choice)
-    if fields.reasoning_format not in (None, "none", "auto", "deepseek"):
+    choose(fields.tools, fields.tool_choice)
+    if fields.reasoning_format not in (None, *REASONING_FORMATS):
         raise RequestError(
-            "'reasoning_format' must be 'none', 'auto' or 'deepseek'.", "reasoning_format"
+            f"'reasoning_format' must be one of {', '.join(REASONING_FORMATS)}.",
+            "reasoning_format",
         )
-
-
-def _check_tool_choice(choice: object) -> None:
-    if choice in (None, "auto", "none"):
-        return
-    if choice == "required" or isinstance(choice, dict):
+    if fields.reasoning_effort not in (None, *EFFORTS):
         raise RequestError(
-            "'tool_choice' can be 'auto' or 'none' in this version; a forced call would have "
-            "been ignored.",
-            "tool_choice",
+            f"'reasoning_effort' must be one of {', '.join(EFFORTS)}.", "reasoning_effort"
         )
-    raise RequestError("'tool_choice' must be 'auto' or 'none'.", "tool_choice")
 
 
 def chat_input(fields: ChatFields, context: int) -> ChatInput:
@@ -100,17 +94,22 @@ def chat_input(fields: ChatFields, context: int) -> ChatInput:
     variables: dict[str, object] = dict(fields.chat_template_kwargs)
     if fields.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", fields.reasoning_effort)
-        if fields.reasoning_effort == "none":
-            variables.setdefault("enable_thinking", False)
+    if fields.thinking_budget is not None and fields.thinking_budget >= 0:
+        variables.setdefault("thinking_budget", fields.thinking_budget)
     if fields.documents is not None:
         variables.setdefault("documents", fields.documents)
+    choice = choose(fields.tools, fields.tool_choice)
+    form = fields.reasoning_format
     return ChatInput(
         messages=fields.messages,
-        tools=() if fields.tool_choice == "none" else fields.tools,
+        tools=list(choice.tools),
+        must_call=choice.must,
+        parallel=fields.parallel_tool_calls,
         variables=variables,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
-        split_reasoning=fields.reasoning_format != "none",
+        split_reasoning=None if form is None else form != "none",
+        inline_reasoning=None if form is None else form == "deepseek-legacy",
         most=context if fields.truncate_prompt_tokens is None else None,
     )
 
@@ -120,6 +119,8 @@ def parse_chat(body: dict[str, object]) -> ChatFields:
     refuse_unsupported(body)
     fields = ChatFields.parse(body)
     check(fields)
+    if fields.n_probs and not fields.logprobs:  # llama-server's name for both
+        return fields.model_copy(update={"logprobs": True, "top_logprobs": fields.n_probs})
     return fields
 
 
@@ -136,8 +137,9 @@ async def chat_job(http: HttpRequest, fields: ChatFields, job_id: str) -> Job:
             "--chat-template."
         )
     wanted = (fields.top_logprobs or 0) if fields.logprobs else None
-    chosen = sampling(fields, served, wanted)
+    chosen = await sampling_of(state, fields, served, wanted)
     prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
     prompt = replace(prompt, ids=truncate(prompt.ids, fields, served.context))
+    chosen = replace(chosen, constraint=prompt.constraint, shown_tokens=prompt.shown)
     chosen = await settle(served, chosen, fields, prompt, state.options.reasoning_budget)
     return Job(state, served, fields, model, job_id, [prompt], chosen, now())

@@ -158,6 +158,10 @@ class Prompt:
     """What the template made, before it became ids."""
     thinking: Thinking | None = None
     """How its answer may think, whether or not that is split off."""
+    constraint: Constraint | None = None
+    """What the answer is held to by the tools that it must call."""
+    shown: tuple[int, ...] = ()
+    """Special tokens that ``parser`` must see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +170,41 @@ class ChatInput:
 
     messages: Sequence[object]
     tools: Sequence[object] = ()
+    """Checked (see ``tool_request``)."""
+    must_call: tuple[str, ...] = ()
+    """Names of tools of which one must be called; none: the model may do as it likes."""
+    parallel: bool = True
+    """Whether an answer may have several calls."""
     variables: Mapping[str, object] = field(default_factory=dict[str, object])
     """What the template sees besides: ``enable_thinking``, ``documents``, …"""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    split_reasoning: bool = True
+    split_reasoning: bool | None = None
+    """None: as the server was told."""
+    inline_reasoning: bool | None = None
+    """Whether the reasoning that is split off stays in the content, too."""
     most: int | None = None
     """Tokens beyond which the prompt would be refused anyway, so that nobody waits for it."""
+
+
+class Infilling(Protocol):
+    """``text.infill.Infill``: prompts for what stands between two texts."""
+
+    def prompt(self, before: Sequence[int], after: Sequence[int], /) -> list[int]:
+        """Ids of the text before and the text after to those of a prompt."""
+        ...
+
+    def prompt_within(
+        self,
+        before: Sequence[int],
+        after: Sequence[int],
+        extra: Sequence[tuple[str, str]],
+        window: int,
+        room: int,
+        /,
+    ) -> list[int]:
+        """The same within bounds, with files (name, text) before it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -194,6 +226,10 @@ class Served:
     defaults: Mapping[str, float | int] = field(default_factory=dict[str, "float | int"])
     constrain: Callable[[Constraint], Future[object]] | None = None
     """Has a constraint compiled, on a thread of its own. The future raises RequestError."""
+    infill: Infilling | None = None
+    """None where the vocabulary has no tokens for it."""
     slots: Slots | None = None
     props: Mapping[str, object] = field(default_factory=dict[str, object])
     """What ``/props`` says of the model: ``model_path``, ``chat_template``, …"""
+    most_answers: int | None = None
+    """What the engine takes at most, running and waiting."""

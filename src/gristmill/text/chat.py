@@ -98,6 +98,21 @@ class Chat:
         """The template's text."""
         return self.template.source
 
+    @property
+    def tool_source(self) -> str:
+        """The text of the template for requests with tools."""
+        return self._tool_template.source
+
+    def text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt's text alone. Raises RequestError as ``encode`` does."""
+        template = self._tool_template if tools else self.template
+        return template.render(messages, tools, **kwargs)
+
     def encode(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -134,6 +134,8 @@ def _tool_call(call: object, where: str) -> dict[str, Any]:
 def _arguments(arguments: object, where: str) -> Arguments:
     if arguments is None:
         return Arguments({})
+    if isinstance(arguments, Arguments):
+        return arguments
     if isinstance(arguments, Mapping):
         return Arguments(cast("Mapping[str, Any]", arguments))
     if isinstance(arguments, str):

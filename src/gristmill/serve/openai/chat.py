@@ -16,6 +16,7 @@ from gristmill.serve.openai.logprobs import chat_form, prompt_form
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.run import Job, new_id, reply
 from gristmill.serve.state import State
+from gristmill.types import CallDelta
 
 CHUNK = "chat.completion.chunk"
 
@@ -55,13 +56,19 @@ class ChatShape:
         return body
 
     def _choice(self, answer: Answer) -> dict[str, object]:
-        message: dict[str, object] = {"role": "assistant", "content": "".join(answer.content)}
+        content = "".join(answer.content)
+        message: dict[str, object] = {"role": "assistant", "content": content}
         message |= self._reasoning("".join(answer.reasoning))
+        if answer.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [
+                _call(call.id, call.name, call.arguments) for call in answer.calls
+            ]
         choice: dict[str, object] = {
             "index": answer.index,
             "message": message,
             "logprobs": self._logprobs(answer.logprobs),
-            "finish_reason": answer.finish,
+            "finish_reason": _finish(answer),
             "stop_reason": answer.stopped_by,
         }
         if self.fields.return_token_ids:
@@ -84,7 +91,7 @@ class ChatShape:
 
         def write(answer: Answer, part: Part, ended: bool) -> list[object]:
             if part.progress is not None:
-                role = {"role": "assistant", "content": None}
+                role: dict[str, object] = {"role": "assistant", "content": None}
                 return [self._chunk(group, answer, role, part)]
             made: list[object] = []
             if answer.index not in opened:
@@ -93,10 +100,12 @@ class ChatShape:
             reasoning = self._reasoning(part.reasoning)
             telling = part.logprobs if self.fields.logprobs else ()
             ids = self.fields.return_token_ids and part.tokens
-            if part.content or reasoning or telling or ids:
+            if part.content or reasoning or part.calls or telling or ids:
                 delta: dict[str, object] = dict(reasoning)
-                if part.content or not reasoning:
+                if part.content or not (reasoning or part.calls):
                     delta["content"] = part.content
+                if part.calls:
+                    delta["tool_calls"] = [_call_delta(call) for call in part.calls]
                 made.append(self._chunk(group, answer, delta, part))
             if ended:
                 made.append(self._chunk(group, answer, {}, None, closing=True))
@@ -120,8 +129,28 @@ class ChatShape:
     ) -> dict[str, object]:
         logprobs = self._logprobs(part.logprobs) if part and part.logprobs else None
         body: dict[str, object] = {"delta": delta, "logprobs": logprobs}
-        return chunk(self.job, group, answer, CHUNK, body, part, closing)
+        return chunk(self.job, group, answer, CHUNK, body, part, closing, _finish(answer))
 
     def ending(self, group: Group) -> list[object]:
         """The chunk of usage, if asked for."""
         return usage_chunk(self.job, group, CHUNK)
+
+
+def _finish(answer: Answer) -> str | None:
+    """Why the answer ended, in OpenAI's words."""
+    return "tool_calls" if answer.calls and answer.finish == "stop" else answer.finish
+
+
+def _call(id_: str, name: str, arguments: str) -> dict[str, object]:
+    return {
+        "id": id_,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _call_delta(delta: CallDelta) -> dict[str, object]:
+    """A call's first delta has all of its fields, the others only more of its arguments."""
+    if delta.id is not None:
+        return {"index": delta.index, **_call(delta.id, delta.name or "", delta.arguments)}
+    return {"index": delta.index, "function": {"arguments": delta.arguments}}

@@ -16,12 +16,14 @@ def chunk(
     body: dict[str, object],
     part: Part | None,
     closing: bool,
+    finish: str | None = None,
 ) -> dict[str, object]:
-    """One chunk of an answer: ``body`` is what the dialect says of it, text and logprobs."""
+    """One chunk of an answer: ``body`` is what the dialect says of it, text and logprobs;
+    ``finish`` is another word for why it ended."""
     choice: dict[str, object] = {
         "index": answer.index,
         **body,
-        "finish_reason": answer.finish if closing else None,
+        "finish_reason": (finish or answer.finish) if closing else None,
     }
     if closing:
         choice["stop_reason"] = answer.stopped_by
