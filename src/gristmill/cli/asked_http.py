@@ -54,6 +54,7 @@ def server_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "ping_interval": math.inf if ping <= 0 else ping,
         "health_timeout": given["health_timeout"],
         "shutdown_timeout": given["shutdown_timeout"],
+        "request_timeout": given["request_timeout"],
         "tls": _tls(given),
         "cpus": cpus(given["cpu_mask"], given["cpu_range"]),
         "sampling": _sampling(given),

@@ -117,6 +117,14 @@ HTTP: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Network",
+        "--request-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=None,
+        metavar="SECONDS",
+        help="An answer that is not complete by then ends with an error.  [default: never]",
+    ),
+    option(
+        "Network",
         "--shutdown-timeout",
         type=SECONDS,
         default=30.0,

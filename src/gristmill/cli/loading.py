@@ -29,6 +29,11 @@ _SUGGESTED = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
     "general.sampling.penalty_last_n": "repeat_last_n",
+    "general.sampling.xtc_probability": "xtc_probability",
+    "general.sampling.xtc_threshold": "xtc_threshold",
+    "general.sampling.mirostat": "mirostat",
+    "general.sampling.mirostat_tau": "mirostat_tau",
+    "general.sampling.mirostat_eta": "mirostat_eta",
 }
 
 
@@ -120,6 +125,7 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
     from gristmill.engine.slotfiles import SlotFiles
     from gristmill.serve.chat import chat_renderer
     from gristmill.serve.protocol import Served
+    from gristmill.text.infill import find_infill
 
     checkpoint = loaded.checkpoint
     meta: dict[str, object] = {
@@ -135,6 +141,7 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         engine=loaded.engine,
         tokenizer=loaded.tokenizer,
         chat=chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
+        infill=find_infill(loaded.tokenizer, checkpoint.metadata),
         context=loaded.plan.context,
         created=int(time.time()),
         meta=meta,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Receive
 
@@ -35,6 +35,9 @@ class Ticket:
         self._waiter: asyncio.Future[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._error: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.at_end: Callable[[], None] | None = None
+        """Called once, when the ticket is closed."""
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queues all requests at the engine, or none: raises what the engine raises."""
@@ -54,6 +57,10 @@ class Ticket:
     def watch(self, receive: Receive) -> None:
         """Begins to look for the client's going away."""
         self._watcher = asyncio.create_task(self._watch(receive))
+
+    def expire(self, seconds: float, error: Exception) -> None:
+        """Ends the answer with ``error`` if it is not complete by then."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, error)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -102,7 +109,12 @@ class Ticket:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._bridge.forget(self)
+        at_end, self.at_end = self.at_end, None
+        if at_end is not None:
+            at_end()
 
     def _abort(self) -> None:
         for request_id in self._open:

@@ -40,6 +40,16 @@ class TimeoutRequestError(RequestError):
     status = 408
 
 
+class DeadlineError(GristmillError):
+    """The answer took longer than ``Options.request_timeout`` or the request's ``timeout``."""
+
+    status = 504
+    kind = "timeout_error"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The answer was not complete after {seconds:g} s, the most it may take.")
+
+
 def error_body(error: BaseException) -> dict[str, object]:
     """The JSON object for an error; nothing of an unexpected one but that it happened."""
     if not isinstance(error, GristmillError):

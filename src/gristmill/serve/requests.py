@@ -6,7 +6,9 @@ that nobody knows are passed over.
 Defaults are the model file's own suggestions where it makes any (``general.sampling.*``),
 else OpenAI's: temperature 1, top_p 1. Conventions taken over from the peers:
 ``top_k`` -1 or 0 keeps all; ``seed`` -1 draws one; ``temperature`` below 1e-5 is greedy;
-``top_p`` 0 keeps only the likeliest token.
+``top_p`` 0 keeps only the likeliest token; ``max_tokens`` -1 sets no limit. Presence and frequency
+penalties count the answer's tokens (OpenAI, vLLM), and the prompt's too where ``repeat_last_n``
+says how far they look back (llama-server).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from gristmill.errors import ContextError, RequestError
 from gristmill.serve.constraints import GUIDED, Constrained
 from gristmill.serve.fields import Fields, Flag, Number, Short, Text, Whole
 from gristmill.serve.protocol import Served, Tokenizer
+from gristmill.serve.sampling_fields import Sampled, special_params
 from gristmill.types import SamplingParams
 
 GREEDY_BELOW = 1e-5
@@ -36,37 +39,32 @@ BAN = -1e9
 # Fields that another server honours and this one does not (yet). Each is refused unless its
 # value asks for nothing: the values that do are listed.
 _NOTHING: tuple[object, ...] = (False, "", [], {})
+_COMPLETIONS: Mapping[str, tuple[object, ...]] = {"best_of": (1,), "suffix": _NOTHING}
+"""Those of raw prompts alone."""
 _REFUSED: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": _NOTHING,
-    "bad_words": _NOTHING,
     "use_beam_search": _NOTHING,
     "length_penalty": (1,),
-    "best_of": (1,),
-    "suffix": _NOTHING,
-    "top_n_sigma": (-1, 0),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
-    "dynatemp_range": (0,),
-    "mirostat": (0,),
-    "n_probs": (0,),
     "prompt_embeds": _NOTHING,
     "logits_processors": _NOTHING,
     "functions": _NOTHING,
     "function_call": ("auto", "none"),
     "audio": _NOTHING,
     "modalities": (["text"],),
-    "samplers": _NOTHING,
 }
 
 
-def refuse_unsupported(body: Mapping[str, object]) -> None:
-    """Raises ``RequestError`` for a field whose meaning this version would have to ignore."""
+def refuse_unsupported(body: Mapping[str, object], completions: bool = False) -> None:
+    """Raises ``RequestError`` for a field whose meaning this version would have to ignore.
+
+    ``completions`` says that ``best_of`` and ``suffix`` have one.
+    """
+    refused = _REFUSED if completions else {**_REFUSED, **_COMPLETIONS}
     for name, value in body.items():
         if value is None:
             continue
         if name.startswith("guided_") and name not in GUIDED:
             raise _unserved(name)
-        harmless = _REFUSED.get(name)
+        harmless = refused.get(name)
         if harmless is not None and not _among(value, harmless):
             raise _unserved(name)
 
@@ -111,14 +109,14 @@ class StreamOptions(Fields):
     continuous_usage_stats: Flag = False
 
 
-class Generation(Constrained):
+class Generation(Constrained, Sampled):
     """What ``/v1/chat/completions`` and ``/v1/completions`` have in common."""
 
     model: Short | None = None
     n: Annotated[Whole, Field(ge=1, le=MAX_N)] = 1
     stream: Flag = False
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[Whole, Field(ge=0, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=-1, le=MAX_TOKENS)] | None = None
     n_predict: Annotated[Whole, Field(ge=-1, le=MAX_TOKENS)] | None = None
     min_tokens: Annotated[Whole, Field(ge=0, le=MAX_TOKENS)] = 0
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
@@ -152,6 +150,7 @@ class Generation(Constrained):
     return_progress: Flag = False
     t_max_predict_ms: Annotated[Whole, Field(ge=-1)] = 0
     n_indent: Annotated[Whole, Field(ge=0, le=MAX_TOKENS)] = 0
+    timeout: Annotated[Number, Field(gt=0, le=1e9)] | None = None
 
     @property
     def patience(self) -> float | None:
@@ -161,9 +160,8 @@ class Generation(Constrained):
     @property
     def limit(self) -> int | None:
         """Most tokens to generate, by whichever name it was given."""
-        if self.max_tokens is not None:
-            return self.max_tokens
-        return None if self.n_predict in (None, -1) else self.n_predict
+        given = self.n_predict if self.max_tokens is None else self.max_tokens
+        return None if given == -1 else given
 
     @property
     def include_usage(self) -> bool:
@@ -219,6 +217,8 @@ def sampling(fields: Generation, served: Served, logprobs: int | None) -> Sampli
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
         skip_special_tokens=fields.skip_special_tokens,
+        penalise_prompt=fields.repeat_last_n is not None or "repeat_last_n" in default,
+        **special_params(fields, served),
     )
 
 

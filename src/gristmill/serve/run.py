@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -13,9 +14,9 @@ from starlette.responses import Response
 import gristmill
 from gristmill.serve.answers import Answer, Group, Write, chunks
 from gristmill.serve.bridge import ClientGoneError, Ticket
-from gristmill.serve.errors import JsonResponse
+from gristmill.serve.errors import DeadlineError, JsonResponse
 from gristmill.serve.protocol import Prompt, Served
-from gristmill.serve.requests import Generation
+from gristmill.serve.requests import Generation, sampling
 from gristmill.serve.state import State
 from gristmill.serve.stream import Framing, Stream
 from gristmill.types import Delta, Request, SamplingParams
@@ -65,6 +66,15 @@ def now() -> int:
     return int(time.time())
 
 
+async def sampling_of(
+    state: State, fields: Generation, served: Served, logprobs: int | None
+) -> SamplingParams:
+    """``requests.sampling``, off the event loop where that takes its time."""
+    if not fields.slow:
+        return sampling(fields, served, logprobs)
+    return await state.in_worker(partial(sampling, fields, served), logprobs)
+
+
 def start(job: Job) -> tuple[Ticket, Group]:
     """Hands the prompts to the engine. Raises what the engine raises, with nothing left queued."""
     job.state.open()  # a drain may have begun while the prompt was tokenised
@@ -97,6 +107,9 @@ def start(job: Job) -> tuple[Ticket, Group]:
         )
     ticket = job.state.bridge.open(job.served.engine)
     ticket.submit(requests)
+    limits = [each for each in (job.state.options.request_timeout, fields.timeout) if each]
+    if limits:
+        ticket.expire(min(limits), DeadlineError(min(limits)))
     return ticket, Group(answers, bases, job.state.metrics.of(job.served))
 
 

@@ -37,13 +37,15 @@ class CompletionShape:
         self.job = job
         self.fields = fields
         self.tokenizer = job.served.tokenizer
+        self.tried = job.fields.n
+        """Answers to each prompt; ``fields.n`` of them are told."""
         self._echoes: dict[int, str] = {}
 
     def _echo(self, answer: Answer) -> str:
         """The prompt's text, as its tokens say it."""
         if not self.fields.echo:
             return ""
-        which = answer.index // self.fields.n
+        which = answer.index // self.tried
         if which not in self._echoes:
             ids = self.job.prompts[which].ids
             self._echoes[which] = self.tokenizer.decode(ids, skip_special=True)
@@ -52,9 +54,10 @@ class CompletionShape:
     def whole(self, group: Group) -> dict[str, object]:
         """``text_completion``."""
         body = self.job.envelope(KIND)
+        answers = group.answers
         body["choices"] = [
-            self._choice(answer, group.answers[answer.index - answer.index % self.fields.n])
-            for answer in group.answers
+            {**self._choice(answer, answers[answer.index - answer.index % self.tried]), "index": at}
+            for at, answer in enumerate(self._best(answers))
         ]
         body["usage"] = usage(group)
         took = timings(group.answers[0])
@@ -62,9 +65,19 @@ class CompletionShape:
             body["timings"] = took
         return body
 
+    def _best(self, answers: Sequence[Answer]) -> list[Answer]:
+        """For each prompt the ``n`` of the ``best_of`` tried that are likeliest by the token."""
+        best: list[Answer] = []
+        for first in range(0, len(answers), self.tried):
+            tried = answers[first : first + self.tried]
+            if self.tried > self.fields.n:
+                tried = sorted(tried, key=_likelihood, reverse=True)[: self.fields.n]
+            best += tried
+        return best
+
     def _choice(self, answer: Answer, head: Answer) -> dict[str, object]:
         """``head`` is the first answer to the same prompt: it alone has the prompt's scores."""
-        ids = self.job.prompts[answer.index // self.fields.n].ids
+        ids = self.job.prompts[answer.index // self.tried].ids
         choice: dict[str, object] = {
             "index": answer.index,
             "text": self._echo(answer) + "".join(answer.content),
@@ -123,7 +136,7 @@ class CompletionShape:
     def _opening(self, group: Group, answer: Answer, echo: str) -> dict[str, object]:
         opening = self._chunk(group, answer, echo, None, None)
         if self.fields.return_token_ids:
-            ids = self.job.prompts[answer.index // self.fields.n].ids
+            ids = self.job.prompts[answer.index // self.tried].ids
             choices = opening["choices"]
             assert isinstance(choices, list)
             choices[0]["prompt_token_ids"] = list(ids)
@@ -148,3 +161,9 @@ class CompletionShape:
     def ending(self, group: Group) -> list[object]:
         """The chunk of usage, if asked for."""
         return usage_chunk(self.job, group, KIND)
+
+
+def _likelihood(answer: Answer) -> float:
+    """Mean log-probability of an answer's tokens; of no token it is the least."""
+    values = [each.logprob for each in answer.logprobs]
+    return sum(values) / len(values) if values else float("-inf")
