@@ -72,6 +72,13 @@ class Answer:
         counted = self.timings.generated_tokens if self.timings else 0
         return max(counted, len(self.tokens))
 
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that needed no computing, as far as the engine has told."""
+        if self.timings is not None:
+            return self.timings.cached_tokens
+        return 0 if self.progress is None else self.progress.cached
+
     def feed(self, delta: Delta) -> Part:
         """Takes a delta in and says what it added."""
         self.slot = delta.slot

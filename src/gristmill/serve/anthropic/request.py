@@ -120,6 +120,7 @@ def parse_messages(body: Mapping[str, object], form: type[MessagesFields]) -> As
         "max_tokens": fields.max_tokens,
         "stop": fields.stop_sequences,
         "stream": fields.stream,
+        "return_progress": fields.stream,  # tells at the start how much of the prompt was cached
         "temperature": fields.temperature,
         "top_p": fields.top_p,
         "top_k": fields.top_k,

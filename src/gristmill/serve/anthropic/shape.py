@@ -54,7 +54,7 @@ class MessageShape:
         }
 
     def _usage(self, answer: Answer) -> dict[str, object]:
-        cached = answer.timings.cached_tokens if answer.timings else 0
+        cached = answer.cached
         return {
             "input_tokens": answer.prompt_tokens - cached,
             "cache_creation_input_tokens": 0,

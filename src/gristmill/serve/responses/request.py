@@ -152,7 +152,6 @@ def parse_response(body: Mapping[str, object], store: Store, mark: str) -> Asked
     before = store.conversation(fields.previous_response_id) if fields.previous_response_id else []
     resolved = [_resolved(item, store) for item in items]
     effort, summary = _reasoning(fields)
-    tools, choice = _tools(fields)
     logprobs = _logprobs(fields)
     chat: dict[str, object] = {
         **{k: v for k, v in body.items() if k not in _OURS},
@@ -162,9 +161,10 @@ def parse_response(body: Mapping[str, object], store: Store, mark: str) -> Asked
         "temperature": fields.temperature,
         "top_p": fields.top_p,
         "stream": fields.stream,
+        "return_progress": fields.stream,  # so that a stream begins before its first token
         "user": fields.user or fields.safety_identifier,
-        "tools": tools,
-        "tool_choice": choice,
+        "tools": chat_tools(fields.tools) if fields.tools else None,
+        "tool_choice": None if fields.tool_choice is None else chat_choice(fields.tool_choice),
         "reasoning_effort": effort,
         "response_format": _format(fields),
         "logprobs": logprobs,
@@ -218,14 +218,6 @@ def _reasoning(fields: ResponsesFields) -> tuple[object, str | None]:
             "reasoning.summary",
         )
     return asked.get("effort"), None if summary is None else str(summary)
-
-
-def _tools(fields: ResponsesFields) -> tuple[object, object]:
-    tools: Sequence[Mapping[str, object]] = chat_tools(fields.tools) if fields.tools else []
-    choice: object = None
-    if fields.tool_choice is not None:
-        choice, tools = chat_choice(fields.tool_choice, tools)
-    return tools, choice
 
 
 def _logprobs(fields: ResponsesFields) -> bool:

@@ -297,7 +297,7 @@ def _is_clients(error: BaseException) -> bool:
 
 
 def _usage(answer: Answer) -> Event:
-    cached = answer.timings.cached_tokens if answer.timings else 0
+    cached = answer.cached
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},

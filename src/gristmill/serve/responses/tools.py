@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
-
 from gristmill.errors import RequestError
 from gristmill.serve.dialect import a_list, a_text, an_object
 
@@ -36,36 +33,19 @@ def chat_tools(value: object) -> list[dict[str, object]]:
     return made
 
 
-def chat_choice(
-    value: object, tools: Sequence[Mapping[str, object]]
-) -> tuple[object, Sequence[Mapping[str, object]]]:
-    """The chat route's ``tool_choice``, and the tools that may be called."""
+def chat_choice(value: object) -> object:
+    """The chat route's ``tool_choice``."""
     if isinstance(value, str):
-        return value, tools
+        return value
     fields = an_object(value, "tool_choice")
     what = fields.get("type")
     if what == "function":
         name = a_text(fields, "name", "tool_choice")
-        return {"type": "function", "function": {"name": name}}, tools
+        return {"type": "function", "function": {"name": name}}
     if what == "allowed_tools":
-        mode = a_text(fields, "mode", "tool_choice")
-        if mode not in ("auto", "required"):
-            raise RequestError("'tool_choice.mode' must be 'auto' or 'required'.", "tool_choice")
-        return mode, _allowed(fields.get("tools"), tools)
+        return fields
     raise RequestError(
         f"'tool_choice' is of type {str(what)[:60]!r}; it can be 'none', 'auto', 'required', or "
         "an object of type 'function' or 'allowed_tools'.",
         "tool_choice",
     )
-
-
-def _allowed(
-    value: object, tools: Sequence[Mapping[str, object]]
-) -> Sequence[Mapping[str, object]]:
-    at = "tool_choice.tools"
-    wanted = [a_text(an_object(each, at), "name", at) for each in a_list(value, at)]
-    named = {cast("Mapping[str, object]", tool["function"])["name"]: tool for tool in tools}
-    for name in wanted:
-        if name not in named:
-            raise RequestError(f"'{at}' names {name[:200]!r}, which is not in 'tools'.", at)
-    return [named[name] for name in dict.fromkeys(wanted)]
