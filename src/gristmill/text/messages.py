@@ -123,7 +123,9 @@ def _tool_call(call: object, where: str) -> dict[str, Any]:
     function = dict(cast("Mapping[str, Any]", function))
     if not isinstance(function.get("name"), str):
         raise RequestError(f"{where} names no function.", where)
-    function["arguments"] = _arguments(function.get("arguments"), where)
+    # Clients send the two in any order; models are used to the name coming first.
+    first = {"name": function["name"], "arguments": _arguments(function.get("arguments"), where)}
+    function = first | {k: v for k, v in function.items() if k not in first}
     if "function" not in out:
         return {"type": "function", "function": function}
     out["function"] = function
