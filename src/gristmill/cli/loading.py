@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +16,11 @@ from gristmill.options import Options
 if TYPE_CHECKING:
     from gristmill.engine.loader import Loaded
     from gristmill.files.describe import Description
-    from gristmill.serve.protocol import Served
+    from gristmill.serve.protocol import ChatInput, Prompt, Served
     from gristmill.text.tokenizer import Tokenizer
     from gristmill.types import Checkpoint
 
+Render = Callable[["ChatInput"], "Prompt"]
 Report = Callable[[str, int, int], None]
 """Told the stage, the bytes done and the bytes in all (0: not known)."""
 
@@ -140,12 +143,16 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         names=options.served_names or default_names(options.model, path),
         engine=loaded.engine,
         tokenizer=loaded.tokenizer,
-        chat=chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
+        chat=with_variables(
+            chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
+            json.loads(options.template_variables),
+        ),
         infill=find_infill(loaded.tokenizer, checkpoint.metadata),
         context=loaded.plan.context,
         created=int(time.time()),
         meta=meta,
-        defaults=suggested(checkpoint),
+        defaults=defaults(options, checkpoint),
+        most_answers=loaded.plan.max_running + loaded.plan.max_waiting,
         constrain=loaded.grammars.compile,
         slots=SlotFiles(loaded.engine, loaded.plan, checkpoint),
         props=properties(loaded, described, path),
@@ -154,6 +161,17 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
 
 def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:
     """What ``/props`` says of a model. The file's name only: where it lies is nobody's business."""
+def with_variables(render: Render, fixed: Mapping[str, object]) -> Render:
+    """A renderer whose templates see ``fixed``, where a request does not say otherwise."""
+    if not fixed:
+        return render
+
+    def rendering(chat: ChatInput) -> Prompt:
+        return render(replace(chat, variables={**fixed, **chat.variables}))
+
+    return rendering
+
+
     tokenizer, metadata = loaded.tokenizer, loaded.checkpoint.metadata
     template = metadata.get("tokenizer.chat_template")
     bos, eos = (metadata.get(f"tokenizer.ggml.{each}_token_id") for each in ("bos", "eos"))
@@ -189,6 +207,11 @@ def default_names(reference: str, path: Path) -> tuple[str, ...]:
 
 def suggested(checkpoint: Checkpoint) -> dict[str, float | int]:
     """Sampling values that the model's file recommends, those of them that make sense."""
+def defaults(options: Options, checkpoint: Checkpoint) -> dict[str, float | int]:
+    """Sampling values of requests that give none: the command line's, else the file's."""
+    return {**(suggested(checkpoint) if options.file_sampling else {}), **dict(options.sampling)}
+
+
     found: dict[str, float | int] = {}
     for key, name in _SUGGESTED.items():
         value = checkpoint.metadata.get(key)

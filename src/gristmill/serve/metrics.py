@@ -163,6 +163,10 @@ class Metrics:
         self._decode_s += timings.decode_s
         self._decode_tokens += timings.generated_tokens
 
+    def cut_off(self, model: str, answers: int) -> None:
+        """Answers ended before their end: the client left, or was told why."""
+        self._done.labels(model, "abort").inc(answers)
+
     def rates(self) -> tuple[float, float]:
         """Tokens per second of finished answers: prompts, generation."""
         prompt = self._prefill_tokens / self._prefill_s if self._prefill_s else 0.0
@@ -188,6 +192,10 @@ class Meter:
     def next_tokens(self, seconds: float, count: int) -> None:
         """See ``Metrics``."""
         self.metrics.next_tokens(self.model, seconds, count)
+
+    def cut_off(self, answers: int) -> None:
+        """See ``Metrics``."""
+        self.metrics.cut_off(self.model, answers)
 
     def finished(self, reason: FinishReason, seconds: float, timings: Timings | None) -> None:
         """See ``Metrics``."""

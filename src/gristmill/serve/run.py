@@ -7,11 +7,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 import gristmill
+from gristmill.errors import RequestError
+from gristmill.serve import log
 from gristmill.serve.answers import Answer, Group, Write, chunks
 from gristmill.serve.bridge import ClientGoneError, Ticket
 from gristmill.serve.errors import DeadlineError, JsonResponse
@@ -57,8 +60,9 @@ class Job:
 
 
 def new_id(prefix: str, fields: Generation) -> str:
-    """The reply's id: the client's own ``request_id`` with our prefix, or a random one."""
-    return f"{prefix}-{fields.request_id or uuid.uuid4().hex}"
+    """The reply's id: our prefix and the client's own ``request_id``, else the id of the HTTP
+    request (``X-Request-Id``, or a random one)."""
+    return f"{prefix}-{fields.request_id or log.request_id.get() or uuid.uuid4().hex}"
 
 
 def now() -> int:
