@@ -7,7 +7,6 @@ left out has llama-server's default, unless the model's file suggests another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field
@@ -19,9 +18,9 @@ from gristmill.serve.fields import Flag, Text, Whole
 from gristmill.serve.protocol import Served
 from gristmill.serve.requests import MAX_N, refuse_hopeless, refuse_unsupported
 from gristmill.serve.run import Job, new_id
+from gristmill.serve.sampling_fields import MAX_PROBS
 from gristmill.serve.state import State
 
-MAX_PROBS = 1024
 MAX_PATHS = 256
 RANDOM_SEED = 2**32 - 1
 """llama-server's way to write "no seed"."""
@@ -33,7 +32,6 @@ DEFAULTS: Mapping[str, float | int] = {
     "min_p": 0.05,
     "repeat_last_n": 64,
 }
-_SUGGESTED = {"repeat_penalty": "repetition_penalty"}
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 _RENAMED = {"n_cmpl": "n", "n_probs": "logprobs"}
 
@@ -51,7 +49,6 @@ class NativeFields(CompletionFields):
     n: Annotated[Whole, Field(ge=1, le=MAX_N)] = 1
     logprobs: Annotated[Whole, Field(ge=1, le=MAX_PROBS)] | None = None
     return_tokens: Flag = False
-    post_sampling_probs: Flag = False
     response_fields: Annotated[
         list[str], BeforeValidator(_paths), Field(max_length=MAX_PATHS, default_factory=list)
     ]
@@ -66,7 +63,6 @@ class CompletionBody(NativeFields):
     """The body as it is sent, for ``/openapi.json``."""
 
     n_cmpl: Whole | None = None
-    n_probs: Whole | None = None
     input_prefix: Text | None = None
     input_suffix: Text | None = None
 
@@ -86,6 +82,8 @@ def parse_native(body: Mapping[str, object], served: Served) -> NativeFields:
         del found["logprobs"]
     if found.get("echo"):
         raise RequestError("'echo' belongs to /v1/completions.", "echo")
+    if found.get("grammar") and "json_schema" in found:
+        del found["json_schema"]  # there as here, a grammar goes before a schema
     _soften(found)
     for name, value in DEFAULTS.items():
         if name not in served.defaults:
@@ -132,10 +130,7 @@ async def native_job(http: HttpRequest, body: Mapping[str, object]) -> Job:
 
     ids = await state.in_worker(tokenise, fields.prompt)
     translated = fields.model_copy(update={"prompt": ids})
-    job = await completion_job(http, translated, new_id("cmpl", fields))
-    if fields.post_sampling_probs:
-        job = replace(job, sampling=replace(job.sampling, post_sampling=True))
-    return job
+    return await completion_job(http, translated, new_id("cmpl", fields))
 
 
 def tokenised(prompt: object, served: Served, fields: NativeFields) -> list[list[int]]:
@@ -161,6 +156,8 @@ def _one(prompt: object, served: Served, fields: NativeFields) -> list[int]:
                 "'multimodal_data' needs a model that sees or hears; this one reads text.", "prompt"
             )
         prompt = wrapped.get("prompt_string")
+    if _is_id(prompt):
+        raise RequestError("'prompt' is a number; a list of token ids is needed.", "prompt")
     ids = mixed(prompt, served, add_special=fields.add_special_tokens, parse_special=True)
     if not ids:
         raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gristmill.backends.chain import LLAMA_SERVER
 from gristmill.serve.llama.request import DEFAULTS, RANDOM_SEED, NativeFields
 from gristmill.serve.protocol import Served
+from gristmill.serve.sampling_fields import BREAKERS
 from gristmill.types import SamplingParams
-
-SAMPLERS = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
-BREAKERS = ("\n", ":", '"', "*")
 
 
 def sampling_settings(params: SamplingParams) -> dict[str, object]:
@@ -55,7 +44,7 @@ def sampling_settings(params: SamplingParams) -> dict[str, object]:
         "ignore_eos": params.ignore_eos,
         "n_probs": params.logprobs or 0,
         "min_keep": params.min_keep,
-        "samplers": list(SAMPLERS if params.samplers is None else params.samplers),
+        "samplers": list(LLAMA_SERVER if params.samplers is None else params.samplers),
         "post_sampling_probs": params.post_sampling,
         "n_keep": 0,
         "n_discard": 0,
@@ -78,7 +67,7 @@ def generation_settings(
     schema = body.get("json_schema") is not None and body.get("grammar") is None
     return {
         **sampling_settings(params),
-        "dry_sequence_breakers": body.get("dry_sequence_breakers") or list(BREAKERS),
+        "dry_sequence_breakers": list(fields.dry_sequence_breakers or BREAKERS),
         "stop": list(params.stop),
         "n_keep": fields.n_keep,
         "n_discard": fields.n_discard,
