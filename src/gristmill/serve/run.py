@@ -7,7 +7,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from gristmill.errors import RequestError
 from gristmill.serve import log
 from gristmill.serve.answers import Answer, Group, Write, chunks
 from gristmill.serve.bridge import ClientGoneError, Ticket
+from gristmill.serve.ending import ended
 from gristmill.serve.errors import DeadlineError, JsonResponse
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation, sampling
@@ -109,12 +109,20 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 indent=fields.n_indent,
             )
         )
+    most = job.served.most_answers
+    if most is not None and len(answers) > most:
+        raise RequestError(
+            f"This request asks for {len(answers)} answers at once; the server takes "
+            f"{most} at most, running and waiting (--max-num-seqs, --max-waiting)."
+        )
     ticket = job.state.bridge.open(job.served.engine)
     ticket.submit(requests)
     limits = [each for each in (job.state.options.request_timeout, fields.timeout) if each]
     if limits:
         ticket.expire(min(limits), DeadlineError(min(limits)))
-    return ticket, Group(answers, bases, job.state.metrics.of(job.served))
+    group = Group(answers, bases, job.state.metrics.of(job.served))
+    ticket.at_end = partial(ended, job, group)
+    return ticket, group
 
 
 async def reply(
