@@ -147,7 +147,7 @@ class Grammars:
             found = self._kept.get(key)
         if found is not None:
             return found
-        grammar = source(constraint)
+        grammar = source(constraint, self._token_id, self._special)
         tokenizer = self._ready()
         began = perf_counter()
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=self._limits)
@@ -158,6 +158,14 @@ class Grammars:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return matcher
+
+    def _token_id(self, text: str) -> int | None:
+        ids = self._encode(text)
+        return ids[0] if len(ids) == 1 else None
+
+    def _special(self, text: str) -> int | None:
+        token = self._token_id(text)
+        return token if token is not None and self._spelling.hidden(token) else None
 
     def _check(self, matcher: LLMatcher) -> None:
         """Raises RequestError for a grammar with a fault, or one that nothing can match."""

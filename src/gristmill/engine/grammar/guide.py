@@ -89,7 +89,7 @@ class Guide:
                 thought.open()
                 thought.forced.appendleft(token)
             rest = thought.accept(token)
-            if rest.strip() and thought.state == "past" and self._tokenizer is not None:
+            if rest.strip() and self._tokenizer is not None:  # the thought is over
                 return self._consume(self._tokenizer.tokenize_bytes(rest))
             return False
         return self._consume((token,))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import cast
 
 from llguidance import LLMatcher
 
-from gristmill.engine.grammar.gbnf import gbnf_to_lark
+from gristmill.engine.grammar.gbnf_lark import gbnf_to_lark
+from gristmill.engine.grammar.schemas import WHITESPACE, check_schema, parse
+from gristmill.engine.grammar.tags import structural_tag
 from gristmill.errors import RequestError
 from gristmill.types import Constraint
 
@@ -21,19 +23,24 @@ MOST_CHARS = 1 << 20
 MOST_CHOICES = 10_000
 MOST_DEFINITIONS = 1000
 MOST_PARENTHESES = 10_000
-MOST_REFERENCES = 1000
-MOST_DEPTH = 100
-"""Nested arrays and objects in a schema (llguidance's own bound is 128)."""
-
-WHITESPACE = r"(\r?\n)?[ \t]{0,64}"
-"""Between the parts of a JSON text: a line end and an indent. Without a bound, a model that has
-lost its thread can write white space for ever."""
 
 _DEFINITION = re.compile(r"^[ \t]*[?!]?[A-Za-z_][\w.-]*(?:\[[^\]\n]*\])?(?:\.-?\d+)?[ \t]*:", re.M)
 
 
-def source(constraint: Constraint) -> str:
-    """The grammar as llguidance reads it. Raises RequestError, without ``param``."""
+def source(
+    constraint: Constraint,
+    token_id: Callable[[str], int | None],
+    special: Callable[[str], int | None],
+) -> str:
+    """The grammar as llguidance reads it; ``token_id`` finds a token by its text, ``special`` one
+    that is no text otherwise.
+
+    Raises RequestError, without ``param``.
+    """
+    try:
+        constraint.text.encode()
+    except UnicodeEncodeError:
+        raise RequestError("The constraint has half of a surrogate pair in it.") from None
     if len(constraint.text) > MOST_CHARS:
         raise RequestError(
             f"The constraint has {len(constraint.text)} characters; the most is {MOST_CHARS}."
@@ -49,10 +56,8 @@ def source(constraint: Constraint) -> str:
     if constraint.kind == "lark":
         return lark(constraint.text)
     if constraint.kind == "gbnf":
-        return lark(gbnf_to_lark(constraint.text))
-    from gristmill.engine.grammar.tags import structural_tag
-
-    return lark(structural_tag(constraint.text))
+        return LLMatcher.grammar_from_lark(gbnf_to_lark(constraint.text, token_id))
+    return LLMatcher.grammar_from_lark(structural_tag(constraint.text, special))
 
 
 def lark(text: str) -> str:
@@ -65,43 +70,6 @@ def lark(text: str) -> str:
     if text.count("(") + text.count("[") > MOST_PARENTHESES:
         raise RequestError(f"The grammar has more than {MOST_PARENTHESES} parentheses.")
     return LLMatcher.grammar_from_lark(text)
-
-
-def parse(text: str, what: str) -> object:
-    """JSON that somebody sent. Raises RequestError."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RequestError(f"{what} is no JSON: {why}.") from None
-
-
-def check_schema(schema: object) -> None:
-    """Raises RequestError for a schema that is none, or too deep or intricate to compile."""
-    if schema is False:
-        raise RequestError("The JSON schema is false; nothing can match it.")
-    if schema is not True and not isinstance(schema, dict):
-        raise RequestError("A JSON schema must be an object or true.")
-    references = 0
-    level: list[object] = [schema]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MOST_DEPTH:
-            raise RequestError(f"The JSON schema is nested more than {MOST_DEPTH} deep.")
-        below: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                fields = cast("Mapping[str, object]", item)
-                references += "$ref" in fields
-                below += fields.values()
-            else:
-                below += cast("list[object]", item)
-        level = [item for item in below if isinstance(item, dict | list)]
-    if references > MOST_REFERENCES:
-        raise RequestError(
-            f"The JSON schema has {references} references; the most is {MOST_REFERENCES}."
-        )
 
 
 def _schema(text: str) -> str:

@@ -34,7 +34,7 @@ class Thought:
     def __init__(self, marks: Marks, spell: Callable[[int], bytes]) -> None:
         self._marks = marks
         self._spell = spell
-        self._held = b""
+        self._held: bytes = b""
         self._spent = 0
         self._cut = False
         self.state: Literal["before", "inside", "past"] = "before"
@@ -80,7 +80,8 @@ class Thought:
         return b""
 
     def _enter(self, rest: bytes) -> bytes:
-        self.state, self._held = "inside", rest
+        self.state = "inside"
+        self._held = rest
         return self._inside()
 
     def _inside(self) -> bytes:
