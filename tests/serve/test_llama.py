@@ -374,7 +374,8 @@ def test_busy_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tiny_server(tmp_path, **more) as real, real.client() as http, real.client() as other:
         body = {"prompt": "the mill", "stream": True, "ignore_eos": True, "id_slot": 0}
         with http.stream("POST", "/completion", json=body) as got:
-            next(got.iter_raw())
+            chunks = got.iter_raw()
+            next(chunks)
             for path, status in (("/slots?fail_on_no_slot=1", 503), ("/slots", 200)):
                 shown = other.get(path)
                 assert shown.status_code == status

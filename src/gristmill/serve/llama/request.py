@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
 from gristmill.serve.completion_request import MAX_PROMPTS, CompletionFields, completion_job
-from gristmill.serve.fields import Flag, Text, Whole
+from gristmill.serve.fields import Flag, Whole
 from gristmill.serve.protocol import Served
 from gristmill.serve.requests import MAX_N, refuse_hopeless, refuse_unsupported
 from gristmill.serve.run import Job, new_id
@@ -63,8 +63,6 @@ class CompletionBody(NativeFields):
     """The body as it is sent, for ``/openapi.json``."""
 
     n_cmpl: Whole | None = None
-    input_prefix: Text | None = None
-    input_suffix: Text | None = None
 
 
 def parse_native(body: Mapping[str, object], served: Served) -> NativeFields:

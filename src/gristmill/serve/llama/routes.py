@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.serve.chat_request import ChatFields
-from gristmill.serve.llama import completion, server, slots, template
+from gristmill.serve.llama import completion, infill, server, slots, template
 from gristmill.serve.llama.request import CompletionBody
 from gristmill.serve.unserved import not_served
 
@@ -23,6 +23,7 @@ GET: tuple[tuple[str, Handler], ...] = (
 POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/completion", completion.completion, CompletionBody),
     ("/completions", completion.completion, CompletionBody),
+    ("/infill", infill.infill, infill.InfillFields),
     ("/apply-template", template.apply_template, ChatFields),
     ("/chat/completions/input_tokens", template.input_tokens, ChatFields),
     ("/v1/chat/completions/input_tokens", template.input_tokens, ChatFields),
