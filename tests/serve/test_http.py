@@ -461,12 +461,12 @@ def test_metrics(serve: Start) -> None:
         chat(client, stream=True, max_tokens=2)
         page = client.get("/metrics").text
     for line in (
-        'vllm:num_requests_running{model_name="fake"} 0.0',
-        'vllm:request_success_total{finished_reason="stop",model_name="fake"} 1.0',
-        'vllm:request_success_total{finished_reason="length",model_name="fake"} 1.0',
-        'vllm:time_to_first_token_seconds_count{model_name="fake"} 2.0',
-        'vllm:inter_token_latency_seconds_count{model_name="fake"} 6.0',
-        'vllm:generation_tokens_total{model_name="fake"} 8.0',
+        'vllm:num_requests_running{engine="0",model_name="fake"} 0.0',
+        'vllm:request_success_total{engine="0",finished_reason="stop",model_name="fake"} 1.0',
+        'vllm:request_success_total{engine="0",finished_reason="length",model_name="fake"} 1.0',
+        'vllm:time_to_first_token_seconds_count{engine="0",model_name="fake"} 2.0',
+        'vllm:inter_token_latency_seconds_count{engine="0",model_name="fake"} 6.0',
+        'vllm:generation_tokens_total{engine="0",model_name="fake"} 8.0',
         "llamacpp:requests_processing 0.0",
     ):
         assert line in page.splitlines(), line

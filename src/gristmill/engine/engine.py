@@ -222,6 +222,7 @@ class Engine:
             step_tokens=counters.step_tokens.view(),
             step_seconds=counters.step_seconds.view(),
             model_seconds=counters.model_seconds,
+            stalled=monotonic() - self.last_progress if self.in_step else 0.0,
         )
 
     def close(self, drain_timeout: float = 0.0) -> None:

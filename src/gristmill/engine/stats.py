@@ -100,6 +100,8 @@ class Stats:
     step_seconds: HistogramView
     model_seconds: float
     """Seconds of the steps that the back end took (the rest is Python's)."""
+    stalled: float = 0.0
+    """Seconds that the step which is computed now has made no progress; 0 while none is."""
 
     @property
     def kv_usage(self) -> float:

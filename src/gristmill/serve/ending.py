@@ -20,6 +20,8 @@ def ended(job: Job, group: Group) -> None:
     cut = sum(answer.finish is None for answer in group.answers)
     if cut:
         group.metrics.cut_off(cut)
+    longest = max((answer.generated for answer in group.answers), default=0)
+    group.metrics.request(job.fields.n, job.fields.limit, longest)
     if job.state.options.log_requests:
         log.requests.info(
             "answered %s", job.id, extra={"said": {"id": job.id}, "fields": line(job, group)}

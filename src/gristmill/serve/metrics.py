@@ -13,6 +13,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 # A "_created" series beside every counter doubles the page and tells no dashboard anything.
 disable_created_metrics()
 
+_LABELS = ("model_name", "engine")
+_ENGINE = "0"
+"""vLLM numbers the engines behind one server; here is one for each model."""
+
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 10)
 _LONG = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
@@ -46,6 +51,8 @@ class _Row:
     text: str
     counter: bool = False
 
+
+_REASONS = ("stop", "length", "abort", "error")
 
 # A field that the engine does not report (yet) leaves its metric out: never a made-up zero.
 _ROWS = (
@@ -67,6 +74,7 @@ _ROWS = (
     _Row("gristmill:steps", "steps", "Steps computed.", True),
     _Row("gristmill:computed_tokens", "computed_tokens", "Tokens through the model.", True),
     _Row("gristmill:model_seconds", "model_seconds", "Seconds the back end computed.", True),
+    _Row("gristmill:stalled_seconds", "stalled", "Seconds without progress in a step."),
     _Row("gristmill:kv_bytes", "kv_bytes", "Bytes of memory taken for KV."),
     _Row("gristmill:kv_bytes_limit", "kv_bytes_limit", "Bytes that KV may grow to."),
     _Row("gristmill:weights_bytes", "weights_bytes", "Bytes held by packed weights."),
@@ -88,9 +96,10 @@ class Metrics:
         self._decode_s = 0.0
         self._decode_tokens = 0
         self.registry.register(_EngineCollector(self))
+        ProcessCollector(registry=self.registry)
 
         def seconds(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ("model_name",), registry=self.registry, buckets=buckets)
+            return Histogram(name, text, _LABELS, registry=self.registry, buckets=buckets)
 
         self._first = seconds(
             "vllm:time_to_first_token_seconds", "From the request to its first token.", _LONG
@@ -105,12 +114,22 @@ class Metrics:
         self._queue = seconds("vllm:request_queue_time_seconds", "Waiting in the queue.", _LONG)
         self._prefill = seconds("vllm:request_prefill_time_seconds", "Reading the prompt.", _LONG)
         self._decode = seconds("vllm:request_decode_time_seconds", "Writing the answer.", _LONG)
+        self._inference = seconds(
+            "vllm:request_inference_time_seconds", "Prompt and answer, without the queue.", _LONG
+        )
         self._prompt = seconds("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._generated = seconds("vllm:request_generation_tokens", "Tokens of an answer.", _TOKENS)
+        self._most = seconds(
+            "vllm:request_max_num_generation_tokens",
+            "Tokens of the longest answer to a request.",
+            _TOKENS,
+        )
+        self._n = seconds("vllm:request_params_n", "Answers asked for.", (1, 2, 5, 10, 20))
+        self._asked = seconds("vllm:request_params_max_tokens", "'max_tokens', if any.", _TOKENS)
         self._done = Counter(
             "vllm:request_success",
             "Answers finished, by reason.",
-            ("model_name", "finished_reason"),
+            (*_LABELS, "finished_reason"),
             registry=self.registry,
         )
 
@@ -123,6 +142,8 @@ class Metrics:
         """A model is loaded: its engine is asked from now on."""
         if all(each.engine is not served.engine for each in self._served):
             self._served.append(served)
+            for reason in _REASONS:  # so that a rate has something to begin from
+                self._done.labels(served.names[0], _ENGINE, reason)
 
     def detach(self, served: Served) -> None:
         """A model is about to be unloaded. What was measured of its answers stays."""
@@ -134,11 +155,11 @@ class Metrics:
 
     def first_token(self, model: str, seconds: float) -> None:
         """An answer's first token came ``seconds`` after its request."""
-        self._first.labels(model).observe(seconds)
+        self._first.labels(model, _ENGINE).observe(seconds)
 
     def next_tokens(self, model: str, seconds: float, count: int) -> None:
         """``count`` more tokens came ``seconds`` after the one before."""
-        between = self._between.labels(model)
+        between = self._between.labels(model, _ENGINE)
         for _ in range(count):
             between.observe(seconds / count)
 
@@ -146,26 +167,34 @@ class Metrics:
         self, model: str, reason: FinishReason, seconds: float, timings: Timings | None
     ) -> None:
         """An answer ended, ``seconds`` after its request."""
-        self._done.labels(model, reason).inc()
-        self._whole.labels(model).observe(seconds)
+        self._done.labels(model, _ENGINE, reason).inc()
+        self._whole.labels(model, _ENGINE).observe(seconds)
         if timings is None:
             return
-        self._queue.labels(model).observe(timings.queue_s)
-        self._prefill.labels(model).observe(timings.prefill_s)
-        self._decode.labels(model).observe(timings.decode_s)
-        self._prompt.labels(model).observe(timings.prompt_tokens)
-        self._generated.labels(model).observe(timings.generated_tokens)
+        self._queue.labels(model, _ENGINE).observe(timings.queue_s)
+        self._prefill.labels(model, _ENGINE).observe(timings.prefill_s)
+        self._decode.labels(model, _ENGINE).observe(timings.decode_s)
+        self._inference.labels(model, _ENGINE).observe(timings.prefill_s + timings.decode_s)
+        self._prompt.labels(model, _ENGINE).observe(timings.prompt_tokens)
+        self._generated.labels(model, _ENGINE).observe(timings.generated_tokens)
         if timings.generated_tokens > 1:
             mean = timings.decode_s / (timings.generated_tokens - 1)
-            self._per_token.labels(model).observe(mean)
+            self._per_token.labels(model, _ENGINE).observe(mean)
         self._prefill_s += timings.prefill_s
         self._prefill_tokens += timings.prompt_tokens - timings.cached_tokens
         self._decode_s += timings.decode_s
         self._decode_tokens += timings.generated_tokens
 
+    def request(self, model: str, n: int, max_tokens: int | None, longest: int) -> None:
+        """A request has ended; its longest answer had so many tokens."""
+        self._n.labels(model, _ENGINE).observe(n)
+        if max_tokens is not None:
+            self._asked.labels(model, _ENGINE).observe(max_tokens)
+        self._most.labels(model, _ENGINE).observe(longest)
+
     def cut_off(self, model: str, answers: int) -> None:
         """Answers ended before their end: the client left, or was told why."""
-        self._done.labels(model, "abort").inc(answers)
+        self._done.labels(model, _ENGINE, "abort").inc(answers)
 
     def rates(self) -> tuple[float, float]:
         """Tokens per second of finished answers: prompts, generation."""
@@ -192,6 +221,10 @@ class Meter:
     def next_tokens(self, seconds: float, count: int) -> None:
         """See ``Metrics``."""
         self.metrics.next_tokens(self.model, seconds, count)
+
+    def request(self, n: int, max_tokens: int | None, longest: int) -> None:
+        """See ``Metrics``."""
+        self.metrics.request(self.model, n, max_tokens, longest)
 
     def cut_off(self, answers: int) -> None:
         """See ``Metrics``."""
@@ -235,26 +268,26 @@ def _fields(stats: list[tuple[str, EngineStats]], name: str) -> list[tuple[str, 
 
 
 def _family(row: _Row, values: list[tuple[str, float]]) -> Metric:
-    labels = [] if row.name.startswith("llamacpp:") else ["model_name"]
+    labels = () if row.name.startswith("llamacpp:") else _LABELS
     kind = CounterMetricFamily if row.counter else GaugeMetricFamily
     family = kind(row.name, row.text, labels=labels)
     if labels:
         for model, value in values:
-            family.add_metric([model], value)
+            family.add_metric([model, _ENGINE], value)
     else:
         family.add_metric([], sum(value for _, value in values))
     return family
 
 
 def _histogram(row: _Row, views: list[tuple[str, HistogramView]]) -> Metric:
-    family = HistogramMetricFamily(row.name, row.text, labels=["model_name"])
+    family = HistogramMetricFamily(row.name, row.text, labels=_LABELS)
     for model, view in views:
         buckets: list[tuple[str, float]] = []
         seen = 0
         for bound, count in zip((*view.bounds, float("inf")), view.counts, strict=True):
             seen += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
-        family.add_metric([model], buckets, view.total)
+        family.add_metric([model, _ENGINE], buckets, view.total)
     return family
 
 

@@ -16,6 +16,7 @@ async def health(http: HttpRequest) -> Response:
     state: State = http.app.state.gristmill
     try:
         state.open()
+        _check_progress(state)
     except OverloadError as error:
         body = error_body(error)
         if state.starting and state.failure is None and not state.draining:
@@ -28,6 +29,17 @@ async def health(http: HttpRequest) -> Response:
             }
         return JsonResponse(body, 503, {"Retry-After": str(error.retry_after)})
     return JsonResponse({"status": "ok"})
+
+
+def _check_progress(state: State) -> None:
+    """Raises OverloadError while an engine is in a step that does not come to its end."""
+    limit = state.options.health_timeout
+    for served in state.metrics.served:
+        stalled: float = getattr(served.engine.stats(), "stalled", 0.0)
+        if stalled > limit:
+            raise OverloadError(
+                f"The engine of '{served.names[0]}' has made no progress for {stalled:.0f} s.", 5
+            )
 
 
 async def version(_http: HttpRequest) -> Response:
