@@ -30,7 +30,8 @@ class Format:
     ``open`` and ``close`` are the texts that begin and end it; writing ``close`` for a model that
     has thought enough makes it go on with its answer. ``marks`` are texts that the parser must
     see even where they are special tokens. ``aliases`` are other names, those of vLLM's
-    ``--reasoning-parser`` among them. ``calls``: its parser tells of tool calls, too.
+    ``--reasoning-parser`` among them. ``calls``: its parser tells of tool calls, too;
+    ``close_before_calls`` is then what ends the reasoning where a call may follow.
     """
 
     name: str
@@ -42,3 +43,4 @@ class Format:
     marks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     calls: bool = False
+    close_before_calls: str = ""

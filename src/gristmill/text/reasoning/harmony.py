@@ -5,13 +5,12 @@ from __future__ import annotations
 from gristmill.text.reasoning.base import Format
 from gristmill.text.tools import harmony
 
+_START = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
+
 
 def _opened(prompt: str) -> bool:
-    at = prompt.rfind(harmony.START)
-    return at >= 0 and prompt[at:].endswith(f"{harmony.CHANNEL}analysis{harmony.MESSAGE}")
+    return prompt.endswith(_START)
 
-
-_START = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
 
 FORMAT = Format(
     name="harmony",
@@ -23,4 +22,5 @@ FORMAT = Format(
     marks=harmony.FORMAT.marks,
     aliases=harmony.FORMAT.aliases,
     calls=True,
+    close_before_calls=f"{harmony.END}{harmony.START}assistant",
 )

@@ -12,8 +12,10 @@ class Inline:
     The tags are ``<think>`` and ``</think>`` whatever the model's own are, as llama-server has it.
     """
 
-    def __init__(self, inner: Parser) -> None:
+    def __init__(self, inner: Parser, apart: bool = True) -> None:
+        """``apart``: it is told of as reasoning as well."""
         self._inner = inner
+        self._apart = apart
         self._open = False
 
     def push(self, text: str) -> Piece:
@@ -37,4 +39,4 @@ class Inline:
                 content, self._open = f"{shown}</think>{content}", False
             else:
                 content = shown
-        return Piece(piece.reasoning, content, piece.calls)
+        return Piece(piece.reasoning if self._apart else "", content, piece.calls)

@@ -93,9 +93,8 @@ class _Rules:
         for kind in sorted(typed.kinds(schema)):
             if kind == "array" and depth < _MAX_DEPTH:
                 items = schema.get("items")
-                inner = self._value(
-                    f"{name}_i", items if isinstance(items, dict) else {}, depth + 1
-                )  # pyright: ignore
+                each = cast("dict[str, Any]", items if isinstance(items, dict) else {})
+                inner = self._value(f"{name}_i", each, depth + 1)
                 ways.append(f'"[" ({inner} ("," {inner})*)? "]"')
             elif kind == "object" and depth < _MAX_DEPTH and schema.get("properties"):
                 rule = f"{name}_o"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gristmill.text.tools import json_text, typed
+from gristmill.text.tools import json_text
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of, schema_rule
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
 
@@ -64,10 +64,11 @@ class _Answer:
             parts = [head]
             mark = yield from reader.until((MESSAGE, *_ENDS), parts.append)
             head = "".join(parts)
-            if mark is None or (mark == MESSAGE and len(head) <= _MAX_HEAD):
-                return None if mark is None else head
-            if len(head) > _MAX_HEAD:
-                reader.say(head)
+            if mark == MESSAGE and len(head) <= _MAX_HEAD:
+                return head
+            reader.say(_spoken(head))
+            if mark is None:
+                return None
             head, known = "", mark == START  # an empty message
 
     def _body(self, reader: Reader, head: str) -> Script[str | None]:
@@ -97,18 +98,26 @@ class _Answer:
 
     def _apart(self, emit: Callable[[str], None], part: str) -> Callable[[str], None]:
         """Several messages of one kind are set apart by an empty line."""
+        first = True
 
         def write(text: str) -> None:
+            nonlocal first
             if not text:
                 return
-            if part in self._again and self._new:
+            if first and part in self._again:
                 emit("\n\n")
+            first = False
             self._again.add(part)
-            self._new = False
             emit(text)
 
-        self._new = True
         return write
+
+
+def _spoken(head: str) -> str:
+    """What of a header that never came to its message is a text: an answer that left it out."""
+    said = head.removeprefix(START).removeprefix("assistant")
+    whole = CHANNEL not in said and "to=" not in said
+    return said if whole or len(head) > _MAX_HEAD else ""
 
 
 def _detect(source: str) -> bool:
@@ -129,11 +138,7 @@ def _grammar(wanted: Wanted) -> str:
         head = f'"commentary to=functions.{tool.name} " {mark(CONSTRAIN)} "json" {mark(MESSAGE)}'
         rules.append(f"call_{i}: {mark(CHANNEL)} {head} call_args_{i}\n")
         rules.append(schema_rule(f"call_args_{i}", tool))
-    thought = (
-        f'call_thought: {mark(CHANNEL)} "analysis" {mark(MESSAGE)} call_free '
-        f'{mark(START)} "assistant"\n' + typed.free("call_free", "", END, mark)
-    )
-    return f"calls: call_thought? {any_of(names)}\n" + thought + "".join(rules)
+    return f"calls: {any_of(names)}\n" + "".join(rules)
 
 
 FORMAT = Format(

@@ -17,7 +17,7 @@ def arguments(
     from its name, the argument's, and its schema. Required arguments come first.
     """
     given: object = tool.parameters.get("properties")
-    properties = cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
+    properties = cast("dict[str, object]", given if isinstance(given, dict) else {})
     wanted: object = tool.parameters.get("required")
     required = cast("list[object]", wanted) if isinstance(wanted, list) else []
     order = sorted(properties, key=lambda key: key not in required)
