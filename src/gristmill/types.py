@@ -46,7 +46,7 @@ class Checkpoint:
     """
 
     path: Path
-    format: Literal["gguf"]
+    format: Literal["gguf", "hf"]
     metadata: Mapping[str, object]
     tensors: Mapping[str, RawTensor]
     close: Callable[[], None] = field(repr=False, compare=False)

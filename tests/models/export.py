@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 from transformers import PretrainedConfig, PreTrainedModel
 
 F32 = npt.NDArray[np.float32]
@@ -59,8 +60,8 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     return model.double().eval()
 
 
-def export(model: PreTrainedModel, path: Path) -> None:
-    """Write ``model`` to ``path`` as a float32 GGUF file."""
+def export(model: PreTrainedModel, path: Path, bf16: bool = False) -> None:
+    """Write ``model`` to ``path`` as a GGUF file: float32, or bfloat16 but for its vectors."""
     config = model.config
     arch = {"gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
     writer = GGUFWriter(path, arch)
@@ -69,7 +70,13 @@ def export(model: PreTrainedModel, path: Path) -> None:
     for name, weight in model.state_dict().items():
         if not (tied and name == "lm_head.weight"):
             data = weight.detach().float().numpy()
-            writer.add_tensor(_gguf_name(name, arch), _converted(name, data, config, arch))
+            data = _converted(name, data, config, arch)
+            if bf16 and data.ndim > 1:
+                packed = quantize(data, GGMLQuantizationType.BF16)
+                kind = GGMLQuantizationType.BF16
+                writer.add_tensor(_gguf_name(name, arch), packed, raw_dtype=kind)
+            else:
+                writer.add_tensor(_gguf_name(name, arch), data)
     for name, factors in _rope_tensors(config).items():
         writer.add_tensor(name, np.array(factors, np.float32))
     writer.write_header_to_file()

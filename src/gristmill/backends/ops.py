@@ -30,10 +30,16 @@ BLOCK_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a tensor in the file; ``rows`` None takes all of them."""
+    """Rows of a tensor in the file; ``rows`` None takes all of them.
+
+    ``heads``, if not 0: in each of so many heads the rows lie as Hugging Face has them, first
+    all first features of the rotated pairs, then all second ones; they are dealt into pairs,
+    which is GGUF's order for the architectures whose ``Rope.style`` is "pairs".
+    """
 
     tensor: str
     rows: tuple[int, int] | None = None
+    heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,11 @@ def load_model(
     from gristmill.engine.loader import load
     from gristmill.files import open_model
     from gristmill.files.describe import describe
+    from gristmill.models import understand
 
     path = fetch(options.model, report)
     report("opening", 0, 0)
-    checkpoint = open_model(path)
+    checkpoint = understand(open_model(path))
     try:
         described = describe(checkpoint)
         with _packing_bar(described.weight_bytes, report) as packing:
@@ -85,8 +86,9 @@ def describe_model(reference: str, report: Report) -> Description:
     """What a model's file says of it; the model is fetched first if it is not here."""
     from gristmill.files import open_model
     from gristmill.files.describe import describe
+    from gristmill.models import understand
 
-    checkpoint = open_model(fetch(reference, report))
+    checkpoint = understand(open_model(fetch(reference, report)))
     try:
         return describe(checkpoint)
     finally:
@@ -159,8 +161,6 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
     )
 
 
-def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:
-    """What ``/props`` says of a model. The file's name only: where it lies is nobody's business."""
 def with_variables(render: Render, fixed: Mapping[str, object]) -> Render:
     """A renderer whose templates see ``fixed``, where a request does not say otherwise."""
     if not fixed:
@@ -172,6 +172,8 @@ def with_variables(render: Render, fixed: Mapping[str, object]) -> Render:
     return rendering
 
 
+def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:
+    """What ``/props`` says of a model. The file's name only: where it lies is nobody's business."""
     tokenizer, metadata = loaded.tokenizer, loaded.checkpoint.metadata
     template = metadata.get("tokenizer.chat_template")
     bos, eos = (metadata.get(f"tokenizer.ggml.{each}_token_id") for each in ("bos", "eos"))
@@ -205,13 +207,13 @@ def default_names(reference: str, path: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys([stem, *typed]))
 
 
-def suggested(checkpoint: Checkpoint) -> dict[str, float | int]:
-    """Sampling values that the model's file recommends, those of them that make sense."""
 def defaults(options: Options, checkpoint: Checkpoint) -> dict[str, float | int]:
     """Sampling values of requests that give none: the command line's, else the file's."""
     return {**(suggested(checkpoint) if options.file_sampling else {}), **dict(options.sampling)}
 
 
+def suggested(checkpoint: Checkpoint) -> dict[str, float | int]:
+    """Sampling values that the model's file recommends, those of them that make sense."""
     found: dict[str, float | int] = {}
     for key, name in _SUGGESTED.items():
         value = checkpoint.metadata.get(key)

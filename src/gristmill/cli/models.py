@@ -64,11 +64,12 @@ def show_command(model: str, as_json: bool) -> None:
     from gristmill.files import open_model
     from gristmill.files.describe import describe
     from gristmill.files.sources import stored
+    from gristmill.models import understand
 
     path = stored(model)
     if path is None:
         raise SourceError(f"{model} is not in the model store; `gristmill pull {model}` gets it.")
-    checkpoint = open_model(path)
+    checkpoint = understand(open_model(path))
     description = describe(checkpoint)
     checkpoint.close()
     if as_json:

@@ -66,12 +66,13 @@ def load(
     ResourceError when the machine is too small. ``on_failure`` is the engine's.
     """
     machine = look() if machine is None else machine
+    checkpoint = models.understand(checkpoint)
     model = models.build(checkpoint, options.context)
     threads = options.threads or (machine.cores if backend == "cpu" else None)
     place = backends.open(backend, threads)
     try:
         with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(Tokenizer.from_gguf, checkpoint.metadata)
+            reading = pool.submit(Tokenizer.of, checkpoint)
             weights = pack(place, model.wanted(), checkpoint, progress or _nobody)
             tokenizer = reading.result()
         options = replace(options, kv_dtype=place.kv_dtype(options.kv_dtype))

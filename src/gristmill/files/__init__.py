@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from gristmill.errors import FormatError, SourceError, UnsupportedError
+from gristmill.files.folder import is_folder, open_folder
 from gristmill.files.gguf import open_gguf
 from gristmill.types import Checkpoint
 
@@ -17,12 +18,16 @@ _SAFETENSORS_HEADER_MAX = 100_000_000
 
 
 def open_model(path: Path | str) -> Checkpoint:
-    """Open the model file at ``path``, told by its content, not by its name.
+    """Open the model file or folder at ``path``, told by its content, not by its name.
+
+    A safetensors file, or the config.json beside it, stands for its folder.
 
     Raises ``SourceError`` when it cannot be read, ``FormatError`` when it is no model file
     or a damaged one, ``UnsupportedError`` when it is a model of a kind that is not served.
     """
     path = Path(path)
+    if folder := _folder_of(path):
+        return open_folder(folder)
     magic = _first_bytes(path)
     if magic[:4] in (b"GGUF", b"FUGG", b"lmgg", b"tjgg", b"fmgg", b"algg"):
         return open_gguf(path)
@@ -36,13 +41,26 @@ def open_model(path: Path | str) -> Checkpoint:
             "always refused; use the same model as safetensors or GGUF."
         )
     if _is_safetensors(magic):
-        raise UnsupportedError(
-            f"{path} is a safetensors file, which is not served yet; use the model as GGUF."
+        raise SourceError(
+            f"{path} is a safetensors file, but there is no config.json beside it to say what "
+            "kind of model it is."
         )
     raise FormatError(
         f"{path} is not a model file: it starts with {magic[:4]!r}; a GGUF file starts with "
         "b'GGUF'."
     )
+
+
+def _folder_of(path: Path) -> Path | None:
+    """The model folder that ``path`` is, or is a file of."""
+    try:
+        if path.is_dir():
+            return path if is_folder(path) else None
+        if path.name == "config.json" or path.suffix == ".safetensors":
+            return path.parent if is_folder(path.parent) else None
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -61,19 +79,17 @@ def _first_bytes(path: Path) -> bytes:
         raise SourceError(f"{str(path)!r} is not a file name: {error}.") from error
 
 
-def _directory_error(path: Path) -> SourceError | UnsupportedError:
+def _directory_error(path: Path) -> SourceError:
     names = sorted(os.listdir(path))
     found = [name for name in names if name.endswith(".gguf")]
     if found:
         return SourceError(
             f"{path} is a directory; name one of the files in it: {', '.join(found[:5])}."
         )
-    if "config.json" in names:
-        return UnsupportedError(
-            f"{path} is a Hugging Face model folder, which is not served yet; use the model "
-            "as a GGUF file."
-        )
-    return SourceError(f"{path} is a directory without a model; name a GGUF file.")
+    return SourceError(
+        f"{path} is a directory without a model; name a GGUF file, or a folder with config.json "
+        "and safetensors."
+    )
 
 
 def _is_pickle(path: Path, magic: bytes) -> bool:

@@ -6,9 +6,7 @@ Format: ggml's ``docs/gguf.md``; the ``gguf`` package is the oracle in the tests
 from __future__ import annotations
 
 import mmap
-import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from gristmill.errors import FormatError, SourceError
 from gristmill.files.gguf_head import Head, TensorEntry, read_head
+from gristmill.files.mapped import closer, map_file, releaser
 from gristmill.types import Checkpoint, RawTensor
 
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
@@ -59,7 +58,7 @@ def open_gguf(path: Path) -> Checkpoint:
         format="gguf",
         metadata=parts[0].head.metadata,
         tensors=tensors,
-        close=_closer(parts, tensors),
+        close=closer([part.buffer for part in parts], tensors.values()),
         release=_releaser(parts),
     )
 
@@ -67,31 +66,8 @@ def open_gguf(path: Path) -> Checkpoint:
 # ------------------------------------------------------------------ files
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    """Map a whole file read-only; anything but a readable regular file is an error."""
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:  # a NUL in the name
-        raise SourceError(f"{str(path)!r} is not a file name: {error}.") from error
-    try:
-        info = os.fstat(fd)
-        if stat.S_ISDIR(info.st_mode):
-            raise SourceError(f"{path} is a directory; a GGUF file was expected.")
-        if not stat.S_ISREG(info.st_mode):
-            raise SourceError(f"{path} is not a regular file; a GGUF file was expected.")
-        if info.st_size == 0:
-            raise FormatError(f"{path} is empty (0 bytes); a GGUF file was expected.")
-        return mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise SourceError(f"{path} cannot be mapped: {error.strerror or error}.") from error
-    finally:
-        os.close(fd)
-
-
 def _open_part(path: Path) -> _Part:
-    buffer = _map_file(path)
+    buffer = map_file(path, "a GGUF file")
     return _Part(path, buffer, read_head(path, buffer))
 
 
@@ -194,43 +170,11 @@ def _placed(part: _Part) -> list[tuple[TensorEntry, int]]:
     return placed
 
 
-# ------------------------------------------------------------ releasing pages
-
-
 def _releaser(parts: Sequence[_Part]) -> Callable[[RawTensor], None]:
-    """A function that gives a tensor's pages back; the next read maps them in again."""
-    spans: dict[str, tuple[mmap.mmap, int, int]] = {}
-    page = mmap.PAGESIZE
-    for part in parts:
-        for entry, start in _placed(part):
-            first = -(-start // page) * page
-            last = (start + entry.nbytes) // page * page
-            if last > first:
-                spans[entry.name] = (part.buffer, first, last - first)
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-
-    def release(tensor: RawTensor) -> None:
-        span = spans.get(tensor.name)
-        if advice is None or span is None or span[0].closed:
-            return
-        span[0].madvise(advice, span[1], span[2])
-
-    return release
-
-
-def _closer(parts: Sequence[_Part], tensors: dict[str, RawTensor]) -> Callable[[], None]:
-    """A function that drops the maps. A view still in use keeps its own map alive."""
-
-    def close() -> None:
-        for tensor in tensors.values():
-            try:
-                tensor.data.release()
-            except BufferError:  # an array still looks through it
-                continue
-        for part in parts:
-            try:
-                part.buffer.close()
-            except BufferError:  # unmapped when its last view is gone
-                continue
-
-    return close
+    spans = {
+        entry.name: (part.buffer, start, entry.nbytes)
+        for part in parts
+        for entry, start in _placed(part)
+    }
+    release = releaser(spans)
+    return lambda tensor: release(tensor.name)

@@ -10,9 +10,10 @@ from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.config import Config
 from gristmill.models.dense import FLAGS, Dense
 from gristmill.models.gemma3 import Gemma3
+from gristmill.models.huggingface import understand
 from gristmill.types import Checkpoint, StateSpec
 
-__all__ = ["ARCHITECTURES", "Config", "Model", "build"]
+__all__ = ["ARCHITECTURES", "Config", "Model", "build", "understand"]
 
 
 class Model(Protocol):

@@ -39,6 +39,10 @@ class Config:
     """For each layer, whether it slides."""
     local_rope: Rope | None = None
     """The rotation of sliding layers; None if it is the same."""
+    paired_heads: bool = False
+    """Whether the rows of q and k lie in halves, and are wanted in pairs (``ops.Part``)."""
+    norm_plus: float = 0.0
+    """What is added to the weights of norms: 1 where a file has Gemma's w of 1 + w."""
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
 
@@ -84,6 +88,8 @@ def read_config(checkpoint: Checkpoint, style: Style, context: int | None) -> Co
         eps=meta.number("attention.layer_norm_rms_epsilon", 0.0, 1.0),
         attention_scale=meta.number("attention.scale", 0.0, 1e6, 0.0) or head_dim**-0.5,
         rope=resolve_rope(checkpoint, meta, rotated, style, context or model_context),
+        paired_heads=checkpoint.format == "hf" and style == "pairs",
+        norm_plus=meta.number("norm_plus", 0.0, 1.0, 0.0),
     )
 
 

@@ -43,7 +43,7 @@ class Gemma3:
             layers.want_feed_forward(wants, config, layer)
             for name in ("post_attention_norm", "post_ffw_norm"):
                 full = f"blk.{layer}.{name}.weight"
-                wants.vector(full, (full, config.width))
+                wants.vector(full, (full, config.width), plus=config.norm_plus)
         self._wanted = wants.finish(meta.architecture)
 
     def wanted(self) -> list[Wanted]:

@@ -31,19 +31,25 @@ def want_attention(wants: Wants, config: Config, layer: int, qk_norm: bool = Fal
     """Norm before, projections (their biases where the file has them), per-head norms."""
     at = f"blk.{layer}."
     heads, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    widths = {"attn_q": heads, "attn_k": shared, "attn_v": shared}
+    q, k = (config.heads, config.kv_heads) if config.paired_heads else (0, 0)
+    parts = [("attn_q", heads, q), ("attn_k", shared, k), ("attn_v", shared, 0)]
     if wants.has(f"{at}attn_qkv.weight"):
-        widths = {"attn_qkv": heads + 2 * shared}
-    wants.vector(f"{at}attn_norm.weight", (f"{at}attn_norm.weight", config.width))
+        parts = [("attn_qkv", heads + 2 * shared, 0)]
+    plus = config.norm_plus
+    wants.vector(f"{at}attn_norm.weight", (f"{at}attn_norm.weight", config.width), plus=plus)
     wants.matrix(
         f"{at}attn_qkv.weight",
         config.width,
-        *((f"{at}{name}.weight", rows) for name, rows in widths.items()),
+        *((f"{at}{name}.weight", rows, paired) for name, rows, paired in parts),
     )
-    wants.bias(f"{at}attn_qkv.bias", *((f"{at}{name}.bias", rows) for name, rows in widths.items()))
+    wants.bias(
+        f"{at}attn_qkv.bias",
+        *((f"{at}{name}.bias", rows, paired) for name, rows, paired in parts),
+    )
     if qk_norm:
         for name in ("attn_q_norm", "attn_k_norm"):
-            wants.vector(f"{at}{name}.weight", (f"{at}{name}.weight", config.head_dim))
+            full = f"{at}{name}.weight"
+            wants.vector(full, (full, config.head_dim), plus=plus)
     wants.matrix(f"{at}attn_output.weight", heads, (f"{at}attn_output.weight", config.width))
     wants.bias(f"{at}attn_output.bias", (f"{at}attn_output.bias", config.width))
 
@@ -76,7 +82,8 @@ def attention(ops: Ops, w: Weights, config: Config, layer: int, x: X) -> X:
 def want_feed_forward(wants: Wants, config: Config, layer: int) -> None:
     """Norm before, gate and up stacked, down; biases where the file has them."""
     at = f"blk.{layer}."
-    wants.vector(f"{at}ffn_norm.weight", (f"{at}ffn_norm.weight", config.width))
+    norm = f"{at}ffn_norm.weight"
+    wants.vector(norm, (norm, config.width), plus=config.norm_plus)
     both = ("ffn_gate", "ffn_up")
     wants.matrix(
         f"{at}ffn_gate_up.weight",
@@ -104,7 +111,8 @@ def feed_forward(
 def want_ends(wants: Wants, config: Config) -> None:
     """The embedding table, the last norm, and the head unless the table serves as head."""
     wants.matrix("token_embd.weight", config.width, ("token_embd.weight", config.vocab))
-    wants.vector("output_norm.weight", ("output_norm.weight", config.width))
+    norm = "output_norm.weight"
+    wants.vector(norm, (norm, config.width), plus=config.norm_plus)
     if wants.has("output.weight"):
         wants.matrix("output.weight", config.width, ("output.weight", config.vocab))
     wants.bias("output.bias", ("output.bias", config.vocab))

@@ -13,6 +13,9 @@ from gristmill.types import RawTensor
 _HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|attn\.rotary_emb\.inv_freq)(\.weight)?")
 """Tensors some converters leave in that hold nothing the metadata does not say."""
 
+Rows = tuple[str, int] | tuple[str, int, int]
+"""A tensor, its number of rows, and the heads whose rows are to be paired (``ops.Part``)."""
+
 
 class Wants:
     """Collects ``Wanted``s; every tensor named must exist with the shape given."""
@@ -26,21 +29,21 @@ class Wants:
         """Whether the file has the tensor."""
         return tensor in self._tensors
 
-    def matrix(self, name: str, columns: int, *parts: tuple[str, int]) -> None:
+    def matrix(self, name: str, columns: int, *parts: Rows) -> None:
         """A matrix of ``parts`` (tensor, rows) stacked by rows."""
-        for tensor, rows in parts:
+        for tensor, rows, *_ in parts:
             self._claim(tensor, (rows, columns))
         self._want(name, "matrix", parts, (columns,))
 
-    def vector(self, name: str, *parts: tuple[str, int], plus: float = 0.0) -> None:
+    def vector(self, name: str, *parts: Rows, plus: float = 0.0) -> None:
         """A vector of ``parts`` (tensor, length) joined."""
-        for tensor, length in parts:
+        for tensor, length, *_ in parts:
             self._claim(tensor, (length,))
         self._want(name, "vector", parts, (), plus)
 
-    def bias(self, name: str, *parts: tuple[str, int]) -> None:
+    def bias(self, name: str, *parts: Rows) -> None:
         """A vector that may be missing: all of its parts, or none."""
-        present = [self.has(tensor) for tensor, _ in parts]
+        present = [self.has(tensor) for tensor, *_ in parts]
         if all(present):
             self.vector(name, *parts)
         elif any(present):
@@ -77,12 +80,12 @@ class Wants:
         self,
         name: str,
         kind: str,
-        parts: tuple[tuple[str, int], ...],
+        parts: tuple[Rows, ...],
         rest: tuple[int, ...],
         plus: float = 0.0,
     ) -> None:
-        rows = sum(count for _, count in parts)
-        stacked = tuple(Part(tensor) for tensor, _ in parts)
+        rows = sum(part[1] for part in parts)
+        stacked = tuple(Part(part[0], heads=part[2] if len(part) > 2 else 0) for part in parts)
         self._list.append(
             Wanted(name, "matrix" if kind == "matrix" else "vector", stacked, (rows, *rest), plus)
         )

@@ -33,7 +33,7 @@ from gristmill.quant import (
 from gristmill.quant.encoding import Encoding
 from gristmill.types import RawTensor
 
-__all__ = ["ENCODINGS", "Encoding", "decode", "encode", "encoding_of", "rows"]
+__all__ = ["ENCODINGS", "Encoding", "decode", "encode", "encoding_of", "paired", "rows"]
 
 _FAMILIES = (floats, q8_0, q5_0, q4_0, q1_0, q6_k, q4_k, q2_k, iq4, iq3, iq2, iq1, tq, fp4)
 
@@ -74,6 +74,25 @@ def encode(name: str, array: npt.ArrayLike) -> bytes:
         written = ", ".join(e.name for e in ENCODINGS.values() if e.pack is not None)
         raise UnsupportedError(f"Cannot write weights as '{name}'; written are {written}.")
     return found.encode(array)
+
+
+def paired(tensor: RawTensor, heads: int) -> RawTensor:
+    """The tensor with the rows of each head dealt from halves into pairs: a copy.
+
+    Row i of a head's first half becomes its row 2i, row i of the second half 2i + 1. Raises
+    FormatError if the rows are not whole heads of an even number, or cannot be parted.
+    """
+    count = tensor.shape[0] if tensor.shape else 0
+    rows(tensor, 0, count)  # the bytes fit the shape
+    if heads < 1 or count % (2 * heads) or not count or tensor.data.nbytes % count:
+        raise FormatError(f"Tensor '{tensor.name}' of shape {tensor.shape} is not {heads} heads.")
+    if math.prod(tensor.shape[1:]) % encoding_of(tensor).row_granule:
+        raise FormatError(
+            f"Tensor '{tensor.name}' in {tensor.encoding} cannot be reordered by rows."
+        )
+    data = np.frombuffer(tensor.data, np.uint8).reshape(heads, 2, count // heads // 2, -1)
+    dealt = np.ascontiguousarray(data.transpose(0, 2, 1, 3)).reshape(-1)
+    return RawTensor(tensor.name, tensor.encoding, tensor.shape, dealt.data)
 
 
 def rows(tensor: RawTensor, start: int, stop: int) -> RawTensor:

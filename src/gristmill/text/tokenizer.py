@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, cast
 
-from gristmill.errors import RequestError
-from gristmill.text import bpe, merge, vocab
+from gristmill.errors import RequestError, SourceError
+from gristmill.text import bpe, library, merge, vocab
 from gristmill.text.special import SpecialFinder
 from gristmill.text.unigram import UnigramEncoder
 from gristmill.text.vocab import TokenType, Vocabulary
 from gristmill.text.wordpiece import WordPieceEncoder
+from gristmill.types import Checkpoint
 
 Segment = tuple[str, bool]
 """A stretch of text, and whether special tokens in it count."""
@@ -29,9 +31,12 @@ class _Encoder(Protocol):
 class Tokenizer:
     """Text to ids and back. Immutable once built; safe to use from several threads."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, parts: library.Parts | None = None) -> None:
         self._vocab = vocabulary
-        self._encoder = _encoder(vocabulary)
+        self._encoder = parts.encoder if parts else _encoder(vocabulary)
+        self._later = parts.later if parts else None
+        self._spelling = parts.spelling if parts else _spelling(vocabulary)
+        self._strips = parts.strips_start if parts else _strips(vocabulary)
         self._escape = vocabulary.pre is not None and vocabulary.pre.kind in (
             "gemma4",
             "spaces",
@@ -54,6 +59,29 @@ class Tokenizer:
         Raises FormatError (missing or damaged), UnsupportedError (a kind that is not known).
         """
         return cls(vocab.read(metadata))
+
+    @classmethod
+    def from_folder(cls, metadata: Mapping[str, object], folder: Path) -> Tokenizer:
+        """Build from a Hugging Face folder; ``metadata`` is its checkpoint's (``hf.*``).
+
+        Raises SourceError (no tokenizer), FormatError (damaged), UnsupportedError.
+        """
+        if not (folder / "tokenizer.json").is_file():
+            raise SourceError(f"{folder} has no tokenizer.json.")
+        settings = {
+            key.removeprefix("hf."): cast("Mapping[str, object]", value)
+            for key, value in metadata.items()
+            if key.startswith("hf.") and isinstance(value, Mapping)
+        }
+        parts = library.read(folder, settings)
+        return cls(parts.vocabulary, parts)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Tokenizer:
+        """The tokenizer of a model, whatever its files are."""
+        if checkpoint.format == "hf":
+            return cls.from_folder(checkpoint.metadata, checkpoint.path)
+        return cls.from_gguf(checkpoint.metadata)
 
     # ------------------------------------------------------------- facts
 
@@ -164,7 +192,10 @@ class Tokenizer:
                 continue
             plain = self._stripped(parts, i)
             if plain:  # plain text begins the whole or follows a special token
-                out += self._plain(" " + plain if prefix else plain)
+                if i > 0 and self._later is not None:
+                    out += self._later.encode(plain)
+                else:
+                    out += self._plain(" " + plain if prefix else plain)
         if add_special:
             out += self._tail()
         return out
@@ -237,11 +268,7 @@ class Tokenizer:
 
     def strips_start(self, first: int | None) -> bool:
         """Whether a text that begins with token ``first`` begins with a space of ``encode``'s."""
-        return (
-            first is not None
-            and first not in self._hidden
-            and (self._vocab.add_space_prefix or self._vocab.model == "bert")
-        )
+        return first is not None and first not in self._hidden and self._strips
 
     def _check(self, token: int) -> None:
         if not 0 <= token < len(self._vocab):
@@ -258,9 +285,18 @@ class Tokenizer:
                 return text.encode("utf-8", "surrogateescape")
         if kind != int(TokenType.NORMAL):
             return text.encode("utf-8", "surrogateescape")
-        if self._vocab.pre is not None and self._vocab.pre.kind == "bytes":
+        if self._spelling == "bytes":
             return bpe.spelled_bytes(text)
         return text.replace(merge.SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+def _spelling(vocabulary: Vocabulary) -> str:
+    rule = vocabulary.pre
+    return "bytes" if rule is not None and rule.kind == "bytes" else "spaces"
+
+
+def _strips(vocabulary: Vocabulary) -> bool:
+    return vocabulary.add_space_prefix or vocabulary.model == "bert"
 
 
 def _encoder(vocabulary: Vocabulary) -> _Encoder:

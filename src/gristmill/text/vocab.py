@@ -257,10 +257,23 @@ class _Keys:
 
 
 def _find_ends(vocab: Vocabulary, keys: _Keys) -> None:
-    """Fill ``eos_ids``, and mark tokens that end an answer as control tokens."""
-    ends: set[int] = set()
+    """The ends that GGUF's keys name, and those that are known by their texts."""
+    named = {key: keys.id(key, len(vocab), None) for key, _ in _FIM_END_TEXTS}
+    known = {key: number for key, number in named.items() if number is not None}
+    more = (keys.id(key, len(vocab), None) for key in ("eot_token_id", "eom_token_id"))
+    find_ends(vocab, frozenset(i for i in more if i is not None), known)
+
+
+def find_ends(
+    vocab: Vocabulary, said: frozenset[int], named: Mapping[str, int] | None = None
+) -> None:
+    """Fill ``eos_ids``, and mark tokens that end an answer as control tokens.
+
+    ``said`` are ids that the file says end one; ``named`` are ids by GGUF's keys.
+    """
+    ends: set[int] = set(said)
     for key, texts in _FIM_END_TEXTS:
-        found = keys.id(key, len(vocab), None)
+        found = (named or {}).get(key)
         if found is None:
             found = next((vocab.ids[t] for t in texts if t in vocab.ids), None)
             if found is not None:
@@ -274,10 +287,6 @@ def _find_ends(vocab: Vocabulary, keys: _Keys) -> None:
     for text in _ALWAYS_SHOWN:
         if text in vocab.ids:
             vocab.types[vocab.ids[text]] = int(TokenType.USER_DEFINED)
-    for key in ("eot_token_id", "eom_token_id"):
-        found = keys.id(key, len(vocab), None)
-        if found is not None:
-            ends.add(found)
     if vocab.eos is not None:
         ends.add(vocab.eos)
     vocab.eos_ids = frozenset(_without_false_ends(vocab, ends))

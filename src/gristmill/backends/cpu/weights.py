@@ -64,7 +64,8 @@ def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTe
     if not tensor.shape:
         return tensor  # no shape that anyone wants, as the caller will say
     # Cutting checks the encoding and that the bytes fit the shape, for all rows too.
-    return quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
+    cut = quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
+    return quant.paired(cut, part.heads) if part.heads else cut
 
 
 def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatrix | CpuVector:

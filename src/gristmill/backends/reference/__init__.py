@@ -16,7 +16,7 @@ from gristmill.backends.reference import sampling
 from gristmill.backends.reference.ops import Array, ReferenceOps, Values
 from gristmill.backends.reference.state import ReferenceMemory
 from gristmill.errors import FormatError, UsageError
-from gristmill.quant import decode
+from gristmill.quant import decode, paired
 from gristmill.types import RawTensor, SamplingParams, StateSpec
 
 
@@ -48,7 +48,7 @@ class ReferenceBackend:
             tensor = tensors.get(part.tensor)
             if tensor is None:
                 raise FormatError(f"The file has no tensor {part.tensor!r}, which the model needs.")
-            piece = decode(tensor)
+            piece = decode(paired(tensor, part.heads) if part.heads else tensor)
             pieces.append(piece if part.rows is None else piece[slice(*part.rows)])
         if len({piece.shape[1:] for piece in pieces}) == 1:
             data = np.concatenate(pieces)

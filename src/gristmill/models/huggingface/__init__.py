@@ -1,0 +1,146 @@
+"""Hugging Face folders, told in the words of GGUF: one set of names for the models to read.
+
+``understand`` turns a folder's checkpoint into one whose metadata and tensors are named as in
+a GGUF file. Tensors stay where they are mapped; a few small ones (RoPE's factors) are made
+from the config, as GGUF's converters do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.huggingface.names import rename
+from gristmill.models.huggingface.settings import Settings, metadata_of
+from gristmill.types import Checkpoint, RawTensor
+
+__all__ = ["MODEL_TYPES", "understand"]
+
+MODEL_TYPES: Mapping[str, str] = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma3_text": "gemma3",
+    "gemma3": "gemma3",
+}
+"""``model_type`` of a config.json → GGUF's name of the architecture."""
+
+_TIED_BY_DEFAULT = frozenset({"gemma3"})
+
+
+def understand(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint in GGUF's words; one from a GGUF file is returned as it is.
+
+    Raises UnsupportedError for an architecture or feature that is not served, FormatError for
+    a config that cannot be or disagrees with the tensors.
+    """
+    if checkpoint.format != "hf" or "general.architecture" in checkpoint.metadata:
+        return checkpoint
+    config = Settings(_mapping(checkpoint, "hf.config"), "config.json")
+    kind = _model_type(config)
+    text = config.section("text_config") if config.has("text_config") else config
+    architecture = MODEL_TYPES[kind]
+    metadata = metadata_of(architecture, text)
+    metadata["general.name"] = _name(checkpoint.path)
+    tensors = _tensors(checkpoint, architecture, text)
+    for name, values in config_tensors(metadata):
+        array = np.asarray(values, np.float32)
+        tensors[name] = RawTensor(name, "f32", array.shape, memoryview(array.tobytes()))
+    _add_texts(checkpoint, metadata)
+    return replace(
+        checkpoint,
+        metadata={**checkpoint.metadata, **metadata},
+        tensors=tensors,
+        release=_release(checkpoint),
+    )
+
+
+def config_tensors(metadata: dict[str, object]) -> list[tuple[str, list[float]]]:
+    """Takes the tables that GGUF keeps as tensors out of the metadata."""
+    names = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+    return [(n, cast("list[float]", metadata.pop(n))) for n in names if n in metadata]
+
+
+def _model_type(config: Settings) -> str:
+    kind = config.text("model_type", "")
+    if kind in MODEL_TYPES:
+        return kind
+    if config.has("auto_map"):
+        raise UnsupportedError(
+            f"This model ({kind or 'of no known type'}) needs Python code that comes with it "
+            "('auto_map' in config.json); code from a model is never run."
+        )
+    raise UnsupportedError(
+        f"config.json says model_type {kind!r:.60}, which is not served; served are "
+        f"{', '.join(sorted(MODEL_TYPES))}."
+    )
+
+
+def _tensors(checkpoint: Checkpoint, architecture: str, config: Settings) -> dict[str, RawTensor]:
+    """The tensors under GGUF's names. A tied head that was stored twice is left out."""
+    tied = config.flag("tie_word_embeddings", architecture in _TIED_BY_DEFAULT)
+    found: dict[str, RawTensor] = {}
+    for name, tensor in checkpoint.tensors.items():
+        known = rename(name, architecture)
+        if known is None or (tied and known.startswith("output.")):
+            continue
+        if known in found:
+            raise FormatError(
+                f"{checkpoint.path}: {name!r:.100} and {found[known].name!r:.100} are the same "
+                f"tensor ({known!r})."
+            )
+        found[known] = tensor
+    if not tied and "output.weight" not in found and "token_embd.weight" in found:
+        raise FormatError(
+            f"{checkpoint.path} has no 'lm_head.weight', though config.json does not tie it to "
+            "the embedding ('tie_word_embeddings')."
+        )
+    return found
+
+
+def _release(checkpoint: Checkpoint):
+    """Made tensors have no pages to give back."""
+    mapped = frozenset(id(t) for t in checkpoint.tensors.values())
+
+    def release(tensor: RawTensor) -> None:
+        if id(tensor) in mapped:
+            checkpoint.release(tensor)
+
+    return release
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name
+
+
+def _mapping(checkpoint: Checkpoint, key: str) -> Mapping[str, object]:
+    value = checkpoint.metadata.get(key)
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+def _add_texts(checkpoint: Checkpoint, metadata: dict[str, object]) -> None:
+    """Chat templates, and what generation_config.json suggests."""
+    for name, template in _mapping(checkpoint, "hf.chat_templates").items():
+        suffix = "" if name == "default" else f".{name}"
+        metadata[f"tokenizer.chat_template{suffix}"] = template
+    generation = _mapping(checkpoint, "hf.generation_config")
+    if generation.get("do_sample") is not False:
+        for name, key in _SAMPLING.items():
+            value = generation.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                metadata[f"general.sampling.{key}"] = value

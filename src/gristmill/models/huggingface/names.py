@@ -1,0 +1,69 @@
+"""Names of tensors: Hugging Face's → GGUF's."""
+
+from __future__ import annotations
+
+import re
+
+_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+"""What stands before a decoder's own names, longest first."""
+
+_ENDS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GEMMA3 = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_LAYERS = {"gemma3": {**_LAYER, **_GEMMA3}}
+
+_IGNORED = re.compile(
+    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower)\..*"
+    r"|.*\.rotary_emb\.inv_freq"
+)
+"""What serves no text: images' encoders, and tables that the config says too."""
+_IN_LAYER = re.compile(r"layers\.(\d+)\.(.+)\.([a-z_0-9.]+)", re.ASCII)
+
+
+def rename(name: str, architecture: str) -> str | None:
+    """GGUF's name of a tensor, None for one that no text needs, itself if it is unknown.
+
+    The last part of a name ("weight", "bias", "qweight", …) stays as it is.
+    """
+    if _IGNORED.fullmatch(name):
+        return None
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            known = _known(name.removeprefix(prefix), _LAYERS.get(architecture, _LAYER))
+            if known is not None:
+                return known
+    return name
+
+
+def _known(name: str, layer: dict[str, str]) -> str | None:
+    module, _, last = name.rpartition(".")
+    if module in _ENDS:
+        return f"{_ENDS[module]}.{last}"
+    match = _IN_LAYER.fullmatch(name)
+    if match is None:
+        return None
+    module = match[2]
+    last = match[3]
+    if module not in layer:  # the last part has a point in it: "weight.absmax"
+        inside = f"{match[2]}.{match[3]}"
+        module = next((m for m in layer if inside.startswith(f"{m}.")), "")
+        last = inside.removeprefix(f"{module}.")
+    return f"blk.{int(match[1])}.{layer[module]}.{last}" if module else None
