@@ -6,7 +6,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from gristmill.errors import GristmillError, RequestError
+from gristmill.errors import RequestError
+from gristmill.options import Options
 
 # Fields of the chat route that would change the number or the form of its answers: a dialect
 # that has no place for what they ask refuses them.
@@ -17,7 +18,7 @@ _CHAT_ONLY: Mapping[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
     "return_token_ids": (False,),
     "timings_per_token": (False,),
-    "reasoning_format": ("auto",),
+    "reasoning_format": ("auto", "deepseek", "none"),
     "include_reasoning": (True,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
@@ -43,6 +44,13 @@ def refuse_chat_only(body: Mapping[str, object], api: str) -> None:
     refuse(body, _CHAT_ONLY, api)
 
 
+def blocks_apart(body: dict[str, object], options: Options) -> None:
+    """A thought has a block of its own: the server's default of showing it in the text too
+    is not for answers in blocks."""
+    if options.reasoning_format == "deepseek-legacy":
+        body.setdefault("reasoning_format", "auto")
+
+
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Generator[None]:
     """Errors about fields that were translated speak of what the client has sent."""
@@ -55,11 +63,6 @@ def renamed(names: Mapping[str, str]) -> Generator[None]:
         error.param = names[name]
         error.args = (str(error).replace(f"'{name}'", f"'{names[name]}'"), *error.args[1:])
         raise
-
-
-def kind_of(error: BaseException) -> str:
-    """The kind of an error, for logs and stored answers."""
-    return error.kind if isinstance(error, GristmillError) else "server_error"
 
 
 def an_object(value: object, where: str) -> Mapping[str, object]:

@@ -11,10 +11,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.serve.anthropic.events import AnthropicEvents
-from gristmill.serve.anthropic.request import NAMES, CountFields, MessagesFields, parse_messages
+from gristmill.serve.anthropic.request import (
+    NAMES,
+    Asked,
+    CountFields,
+    MessagesFields,
+    parse_messages,
+)
 from gristmill.serve.anthropic.shape import MessageShape
 from gristmill.serve.chat_request import chat_job
-from gristmill.serve.dialect import renamed
+from gristmill.serve.dialect import blocks_apart, renamed
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.limits import read_object
 from gristmill.serve.prompt import chat_tokens
@@ -22,11 +28,17 @@ from gristmill.serve.run import reply
 from gristmill.serve.state import State
 
 
-async def messages(http: HttpRequest) -> Response:
-    """Answers a conversation with a message."""
+async def _asked(http: HttpRequest, form: type[MessagesFields]) -> Asked:
     state: State = http.app.state.gristmill
     state.open()
-    asked = parse_messages(await read_object(http, state.options.max_body_bytes), MessagesFields)
+    body = await read_object(http, state.options.max_body_bytes)
+    blocks_apart(body, state.options)
+    return parse_messages(body, form)
+
+
+async def messages(http: HttpRequest) -> Response:
+    """Answers a conversation with a message."""
+    asked = await _asked(http, MessagesFields)
     with renamed(NAMES):
         job = await chat_job(http, asked.chat, f"msg_{uuid.uuid4().hex}")
         shape = MessageShape(job, asked)
@@ -35,8 +47,6 @@ async def messages(http: HttpRequest) -> Response:
 
 async def count_tokens(http: HttpRequest) -> Response:
     """How many tokens the same body would be to the model."""
-    state: State = http.app.state.gristmill
-    state.open()
-    asked = parse_messages(await read_object(http, state.options.max_body_bytes), CountFields)
+    asked = await _asked(http, CountFields)
     with renamed(NAMES):
         return JsonResponse({"input_tokens": await chat_tokens(http, asked.chat)})

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gristmill.errors import ContextError, RequestError
 from gristmill.serve.chat_request import ChatFields, chat_job
-from gristmill.serve.dialect import renamed
+from gristmill.serve.dialect import blocks_apart, renamed
 from gristmill.serve.errors import JsonResponse, dumps
 from gristmill.serve.exchange import KEY
 from gristmill.serve.limits import read_object
@@ -32,13 +32,19 @@ from gristmill.serve.stream import Stream
 MAX_PAGE = 100
 
 
+async def _asked(http: HttpRequest, mark: str) -> Asked:
+    state: State = http.app.state.gristmill
+    state.open()
+    body = await read_object(http, state.options.max_body_bytes)
+    blocks_apart(body, state.options)
+    return parse_response(body, http.app.state.responses, mark)
+
+
 async def create(http: HttpRequest) -> Response:
     """Makes a response: now, as a stream, or in the background."""
-    state: State = http.app.state.gristmill
     store: Store = http.app.state.responses
-    state.open()
     mark = uuid.uuid4().hex
-    asked = parse_response(await read_object(http, state.options.max_body_bytes), store, mark)
+    asked = await _asked(http, mark)
     with renamed(NAMES):
         job = await _job(http, asked, f"resp_{mark}")
         record = stored(job.id, asked.fields.previous_response_id, asked.items)
@@ -126,10 +132,7 @@ async def _shorter(
 
 async def input_tokens(http: HttpRequest) -> Response:
     """How many tokens the same body would be to the model."""
-    state: State = http.app.state.gristmill
-    state.open()
-    body = await read_object(http, state.options.max_body_bytes)
-    asked = parse_response(body, http.app.state.responses, uuid.uuid4().hex)
+    asked = await _asked(http, uuid.uuid4().hex)
     with renamed(NAMES):
         counted = await chat_tokens(http, asked.chat)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": counted})
