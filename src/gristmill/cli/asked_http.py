@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gristmill.cli.flags_routes import route_options
 from gristmill.errors import UsageError
 from gristmill.options import Options, Tls
 
@@ -55,6 +56,7 @@ def server_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "health_timeout": given["health_timeout"],
         "shutdown_timeout": given["shutdown_timeout"],
         "request_timeout": given["request_timeout"],
+        **route_options(given),
         "tls": _tls(given),
         "cpus": cpus(given["cpu_mask"], given["cpu_range"]),
         "sampling": _sampling(given),

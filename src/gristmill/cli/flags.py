@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gristmill.cli.flags_http import HTTP, LOGS
+from gristmill.cli.flags_routes import ROUTES
 from gristmill.cli.option import Choose, Size, option
 from gristmill.cli.several import MODELS
 
@@ -93,6 +94,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="The name that thinking is sent under: vLLM's, llama-server's, or both.",
     ),
     *HTTP,
+    *ROUTES,
     # ------------------------------------------------------------ the engine
     option(
         "Engine",
