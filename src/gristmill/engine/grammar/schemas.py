@@ -33,7 +33,7 @@ def check_schema(schema: object) -> None:
     if schema is not True and not isinstance(schema, dict):
         raise RequestError("A JSON schema must be an object or true.")
     references = 0
-    level: list[object] = [schema]
+    level: list[object] = [] if schema is True else [schema]
     depth = 0
     while level:
         depth += 1

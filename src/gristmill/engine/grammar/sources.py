@@ -76,7 +76,9 @@ def _schema(text: str) -> str:
     schema = parse(text, "The JSON schema")
     check_schema(schema)
     return LLMatcher.grammar_from_json_schema(
-        text, defaults={"whitespace_pattern": WHITESPACE}, overrides={"lenient": False}
+        "{}" if schema is True else text,
+        defaults={"whitespace_pattern": WHITESPACE},
+        overrides={"lenient": False},
     )
 
 
