@@ -8,6 +8,8 @@ unless it asks for something that only llama-server has and whose result depends
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from gristmill.types import SamplingParams
 
 STEPS = (
@@ -60,7 +62,7 @@ def steps(params: SamplingParams) -> tuple[str, ...]:
 def is_plain(chain: tuple[str, ...], params: SamplingParams) -> bool:
     """Whether the steps are some of vLLM's, each once and in its order."""
     places = [STEPS.index(name) for name in chain]
-    if any(after <= before for before, after in zip(places, places[1:], strict=False)):
+    if any(after <= before for before, after in pairwise(places)):
         return False
     special = {"top_n_sigma", *STEPS[STEPS.index("xtc") :]}
     return params.min_keep <= 1 and params.dynatemp_range <= 0 and special.isdisjoint(chain)

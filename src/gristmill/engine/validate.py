@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from gristmill.backends.chain import STEPS
 from gristmill.errors import ContextError, RequestError
 from gristmill.types import Request, SamplingParams
 
 MOST_ANSWERS = 128
 MOST_LOGPROBS = 1024
 MOST_STOPS = 1024
+INT_MAX = 2**31 - 1
 
 
 def check_request(request: Request, context: int, vocab: int) -> None:
@@ -41,6 +43,21 @@ def _check_numbers(params: SamplingParams) -> None:
         ("repeat_last_n", params.repeat_last_n, -1, math.inf),
         ("max_tokens", params.max_tokens, 0, math.inf),
         ("min_tokens", params.min_tokens, 0, math.inf),
+        ("top_n_sigma", params.top_n_sigma, -math.inf, math.inf),
+        ("xtc_probability", params.xtc_probability, 0.0, 1.0),
+        ("xtc_threshold", params.xtc_threshold, 0.0, 1.0),
+        ("dynatemp_range", params.dynatemp_range, -math.inf, math.inf),
+        ("dynatemp_exponent", params.dynatemp_exponent, -math.inf, math.inf),
+        ("mirostat", params.mirostat, 0, 2),
+        ("mirostat_tau", params.mirostat_tau, -math.inf, math.inf),
+        ("mirostat_eta", params.mirostat_eta, -math.inf, math.inf),
+        ("adaptive_target", params.adaptive_target, -math.inf, 1.0),
+        ("adaptive_decay", params.adaptive_decay, 0.0, 1.0),
+        ("dry_multiplier", params.dry_multiplier, -math.inf, math.inf),
+        ("dry_base", params.dry_base, 0.0, math.inf),
+        ("dry_allowed_length", params.dry_allowed_length, 0, INT_MAX),
+        ("dry_penalty_last_n", params.dry_penalty_last_n, -1, INT_MAX),
+        ("min_keep", params.min_keep, 0, INT_MAX),
         ("logprobs", params.logprobs, 0, MOST_LOGPROBS),
         ("prompt_logprobs", params.prompt_logprobs, 0, MOST_LOGPROBS),
     ):
@@ -48,7 +65,8 @@ def _check_numbers(params: SamplingParams) -> None:
             continue
         if not math.isfinite(value) or not least <= value <= most:
             bound = f"at least {least}" if math.isinf(most) else f"{least} to {most}"
-            allowed = "finite" if math.isinf(least) else bound
+            bound = f"at most {most}" if math.isinf(least) else bound
+            allowed = "finite" if math.isinf(least) and math.isinf(most) else bound
             raise RequestError(f"{name} is {value}; it must be {allowed}.", name)
     if params.repetition_penalty == 0:
         raise RequestError("repetition_penalty is 0; it must be above 0.", "repetition_penalty")
@@ -58,12 +76,17 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
     for name, ids in (
         ("stop_token_ids", params.stop_token_ids),
         ("logit_bias", [token for token, _ in params.logit_bias]),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+        ("bad_words", [token for word in params.bad_words for token in word]),
     ):
         for token in ids:
             if not 0 <= token < vocab:
                 raise RequestError(f"{name} has the id {token}, outside 0 … {vocab - 1}.", name)
     if any(math.isnan(bias) for _, bias in params.logit_bias):
         raise RequestError("logit_bias has a value that is not a number.", "logit_bias")
+    unknown = [name for name in params.samplers or () if name not in STEPS]
+    if unknown:
+        raise RequestError(f"samplers has {unknown[0][:60]!r}, which is none.", "samplers")
     if len(params.stop) > MOST_STOPS or len(params.stop_token_ids) > MOST_STOPS:
         raise RequestError(f"There are more than {MOST_STOPS} stops.", "stop")
     if not all(params.stop):

@@ -55,7 +55,7 @@ def breaker_runs(tokenizer: Tokenizer, texts: Sequence[str]) -> Runs:
 def _runs(tokenizer: Tokenizer, pieces: Sequence[bytes], text: str) -> Runs:
     breaker = text.encode()[:MAX_BYTES]
     whole = {token for token, piece in enumerate(pieces) if breaker in piece}
-    found = {(token,) for token in whole}
+    found: set[tuple[int, ...]] = {(token,) for token in whole}
     for cut in range(1, len(breaker)):
         rest = breaker[cut:].decode("utf-8", "replace")
         tail = tokenizer.encode(rest, add_special=False, parse_special=False)[:MAX_TAIL]

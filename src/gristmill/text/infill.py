@@ -140,9 +140,10 @@ def find_infill(tokens: Tokens, metadata: Mapping[str, object]) -> Infill | None
 def _named(tokens: Tokens, metadata: Mapping[str, object], names: Sequence[str]) -> int | None:
     for name in names:
         value = metadata.get(f"tokenizer.ggml.{name}")
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value:
-            if value < tokens.vocab_size:
-                return value
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        if 0 <= value < tokens.vocab_size:
+            return value
     return None
 
 

@@ -217,9 +217,9 @@ def penalised(raw: F64, chooser: ReferenceChooser) -> F64:
             positive = logits[token] > 0
             by = params.repetition_penalty
             logits[token] = logits[token] / by if positive else logits[token] * by
-        count = count if params.penalise_prompt else answer[token]
-        if count:
-            logits[token] -= count * params.frequency_penalty + params.presence_penalty
+        counted = count if params.penalise_prompt else answer[token]
+        if counted:
+            logits[token] -= counted * params.frequency_penalty + params.presence_penalty
     return np.minimum(logits, 1e300)
 
 
