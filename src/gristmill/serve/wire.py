@@ -1,7 +1,7 @@
 """HTTP on the wire: uvicorn's h11 protocol, with bounds, and faults told in JSON.
 
-What h11 itself bounds: the bytes of a request's head. Added here: how many headers there are,
-how long a head may take to come, and messages that two parsers could read in two ways
+Added to what h11 checks: how long a head may be, how many headers it may have, how long it may
+take to come; and messages that two parsers could read in two ways
 (Content-Length beside Transfer-Encoding; RFC 9112, 6.1), which are refused.
 """
 
@@ -20,6 +20,9 @@ from gristmill.serve.errors import dumps, fault_body
 HEAD_SECONDS = 20.0
 """How long a connection may take from its opening, or from a head's first byte, to its end."""
 
+LINGER_SECONDS = 1.0
+"""How long a client may still send after a fault was answered."""
+
 _SAYINGS = {
     408: "its head did not come to its end in time.",
     431: "its head is longer than this server takes.",
@@ -32,6 +35,7 @@ class Bounded(h11.Connection):
 
     def __init__(self, max_head: int, max_headers: int) -> None:
         super().__init__(h11.SERVER, max_head)
+        self._max_head = max_head
         self._max_headers = max_headers
         self.fault: h11.RemoteProtocolError | None = None
 
@@ -47,13 +51,19 @@ class Bounded(h11.Connection):
             raise
 
     def _checked(self, request: h11.Request) -> h11.Request:
+        # h11 itself bounds only a head that comes in several pieces.
+        size = sum(len(name) + len(value) + 4 for name, value in request.headers)
+        if len(request.target) + size > self._max_head:
+            raise h11.RemoteProtocolError("", 431)
         if len(request.headers) > self._max_headers:
             raise h11.RemoteProtocolError(f"at most {self._max_headers} headers are taken.", 431)
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise h11.RemoteProtocolError("HTTP/1.1 and HTTP/1.0 are spoken here.", 505)
         names = [name for name, _ in request.headers]
         if b"transfer-encoding" in names:
             if b"content-length" in names:
                 raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding.")
-            if request.http_version < b"1.1":
+            if request.http_version == b"1.0":
                 raise h11.RemoteProtocolError("HTTP/1.0 has no Transfer-Encoding.")
         target = request.target
         lower = target[:8].lower()
@@ -77,6 +87,7 @@ class Protocol(H11Protocol):
 
     conn: Bounded
     _timer: asyncio.TimerHandle | None = None
+    _closing: bool = False
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -95,6 +106,8 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come. A head that has begun has its time."""
+        if self._closing:
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._head_came()
@@ -132,9 +145,17 @@ class Protocol(H11Protocol):
             begun = cycle.response_started
             cycle.disconnected = True
             cycle.message_event.set()
-        if not begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.write(self._fault())
-        self.transport.close()
+        if begun or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        self.transport.write(self._fault())
+        if self.transport.can_write_eof():
+            # Closed on unread bytes, a connection is reset, and the client would see that
+            # instead of the answer: what it still sends is read for a moment, and dropped.
+            self.transport.write_eof()
+        self._closing = True
+        self._head_came()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _fault(self) -> bytes:
         fault = self.conn.fault
