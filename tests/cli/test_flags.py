@@ -83,6 +83,7 @@ def test_defaults_are_those_of_options() -> None:
         (["--reasoning-field", "reasoning_content"], "reasoning_field", "reasoning_content"),
         (["--chat-template", "{{ x }}"], "chat_template", "{{ x }}"),
         (["--max-body-bytes", "1M"], "max_body_bytes", 2**20),
+        (["--response-store-bytes", "0"], "response_store_bytes", 0),
     ],
 )
 def test_meaning(args: list[str], field: str, value: Any) -> None:

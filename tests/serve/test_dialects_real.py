@@ -84,7 +84,7 @@ def test_a_tool_that_must_be_called(claude: Any, responses: Any) -> None:
         tool_choice={"type": "function", "name": "turn"},
         parallel_tool_calls=False,
         max_output_tokens=300,
-        extra_body={"seed": 1},
+        extra_body={"seed": 1, "thinking_budget_tokens": 0},
     )
     assert [item.type for item in answer.output] == ["function_call"]
     assert answer.output[0].name == "turn" and "side" in answer.output[0].arguments

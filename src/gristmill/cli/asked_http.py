@@ -50,6 +50,7 @@ def server_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "api_key_file": None if file is None else str(file),
         "allowed_origins": tuple(split(given["origins"])),
         "max_body_bytes": given["max_body_bytes"],
+        "response_store_bytes": given["response_store_bytes"],
         "max_head_bytes": given["max_head_bytes"],
         "max_headers": given["max_headers"],
         "ping_interval": math.inf if ping <= 0 else ping,

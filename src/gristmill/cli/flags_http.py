@@ -79,6 +79,14 @@ HTTP: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Network",
+        "--response-store-bytes",
+        type=Size(least=0),
+        default="64M",
+        show_default=True,
+        help="Memory for responses that previous_response_id can name; 0 keeps none.",
+    ),
+    option(
+        "Network",
         "--h11-max-incomplete-event-size",
         "max_head_bytes",
         type=Size(),

@@ -16,6 +16,9 @@ class Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
 
     name = "SIZE"
 
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Units are powers of 1,024."""
         if isinstance(value, int):
@@ -25,7 +28,7 @@ class Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
             self.fail(f"{value!r} is not a size like 4G, 512M or a number of bytes.", param, ctx)
         scale = 1024 ** " kmgt".index(match[2].lower() or " ")
         size = int(float(match[1]) * scale)
-        if size < 1:
+        if size < self.least:
             self.fail(f"{value!r} is nothing; give at least one byte.", param, ctx)
         return size
 
