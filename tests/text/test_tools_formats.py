@@ -34,6 +34,7 @@ GO = {
     "unit": "C",
 }  # fmt: skip
 DSML = "｜DSML｜"
+N = "]<]minimax[>["
 
 
 def _tags(before: str, end: str, value_end: str, line: str, gap: str = "") -> str:
@@ -89,6 +90,11 @@ TWO = {
     "solar_open": "<|tool_calls|><|tool_call:begin|>c1<|tool_call:name|>go<|tool_call:args|>"
     f"{json.dumps(GO)}<|tool_call:end|><|tool_call:begin|>c2<|tool_call:name|>now"
     "<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+    "apertus": f'<|tools_prefix|>[{{"go": {json.dumps(GO)}}}, {{"now": {{}}}}]<|tools_suffix|>',
+    "minimax_m3": f'{N}<tool_call>\n{N}<invoke name="go">{N}<city>Köln "a"\nb{N}</city>{N}<n>2'
+    f"{N}</n>{N}<x>-1.5{N}</x>{N}<on>true{N}</on>{N}<list>{N}<item>1{N}</item>{N}<item>2{N}</item>"
+    f"{N}</list>{N}<map>{N}<k>v{N}</k>{N}</map>{N}<unit>C{N}</unit>{N}</invoke>\n"
+    f'{N}<invoke name="now">{N}</invoke>\n{N}</tool_call>',
     "gigachat3": f'<|function_call|>{{"name": "go", "arguments": {json.dumps(GO)}}}'
     '<|function_call|>{"name": "now", "arguments": {}}',
 }  # fmt: skip
@@ -303,8 +309,10 @@ FORCED = {
     "lfm2": '<|tool_call_start|>[go(city="Bonn")]<|tool_call_end|>',
     "olmo3": '<function_calls>\ngo(city="Bonn")\nnow()\n</function_calls>',
     "granite": '<|tool_call|>[{"name": "go", "arguments": {"city": "Bonn"}}]',
-    "harmony": "<|channel|>commentary "
-    'to=functions.go <|constrain|>json<|message|>{"city": "Bonn"}',
+    "apertus": '<|tools_prefix|>[{"go": {"city": "Bonn"}}]<|tools_suffix|>',
+    "minimax_m3": f'{N}<tool_call>\n{N}<invoke name="go">{N}<city>Bonn{N}</city>{N}<n>2{N}</n>'
+    f"{N}<list>{N}<item>1{N}</item>{N}</list>{N}</invoke>\n{N}</tool_call>",
+    "harmony": '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"city": "Bonn"}',
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.go:0"
     '<|tool_call_argument_begin|>{"city": "Bonn"}<|tool_call_end|><|tool_calls_section_end|>',
 }

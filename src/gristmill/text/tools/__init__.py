@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gristmill.errors import UsageError
 from gristmill.text.tools import (
+    apertus,
     arrays,
     deepseek,
     gemma,
@@ -23,6 +24,7 @@ from gristmill.text.tools import (
     llama3,
     messages,
     minicpm,
+    minimax_m3,
     mistral,
     pythonic,
     qwen3_coder,
@@ -41,6 +43,8 @@ _FORMATS: tuple[Format, ...] = (
     invoke.DEEPSEEK_V32,
     invoke.DEEPSEEK_V4,
     invoke.MINIMAX,
+    minimax_m3.FORMAT,
+    apertus.FORMAT,
     glm.HY3,
     glm.GLM47,
     glm.FORMAT,
