@@ -69,6 +69,20 @@ def test_saved_erased_restored(states: tuple[StateSpec, ...]) -> None:
         assert toy.used() == [0] * len(states)
 
 
+def test_a_shorter_prompt_finds_its_window() -> None:
+    states: tuple[StateSpec, ...] = (FULL, Window(1, 8, 64))
+    with Toy(make_plan(states)) as toy:
+        toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
+        saved = do(toy, lambda: toy.engine.prefixes.save(0))
+        do(toy, lambda: toy.engine.prefixes.erase(0))
+        do(toy, lambda: toy.engine.prefixes.restore(0, saved))
+        for length in (129, 128, 97, 70):
+            got = toy.ask(Request(f"b{length}", PROMPT[:length], greedy(max_tokens=9), n=1))
+            timings = got.last().timings
+            assert timings is not None and timings.cached_tokens == (length - 1) // 32 * 32
+            assert got.tokens() == oracle(PROMPT[:length], states, 9)
+
+
 def test_restored_into_another_engine() -> None:
     states = LAYOUTS[1]
     with Toy(make_plan(states)) as toy:
@@ -86,9 +100,11 @@ def test_restore_changes_nothing_when_it_fails() -> None:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
         saved = do(toy, lambda: toy.engine.prefixes.save(0))
         before = toy.engine.stats().kv
-        wrong = Snapshot(saved.tokens, (saved.blocks[0], saved.blocks[0]))
-        with pytest.raises(FormatError):
-            do(toy, lambda: toy.engine.prefixes.restore(1, wrong))
+        full, window = saved.blocks
+        for blocks in ((full[1:], window), (full, window[-1:]), (full, full * 2), (full,)):
+            wrong = Snapshot(saved.tokens, blocks)
+            with pytest.raises(FormatError):
+                do(toy, lambda wrong=wrong: toy.engine.prefixes.restore(1, wrong))
         longer = Snapshot(saved.tokens * 4, tuple(each * 4 for each in saved.blocks))
         with pytest.raises(OverloadError):
             do(toy, lambda: toy.engine.prefixes.restore(1, longer))

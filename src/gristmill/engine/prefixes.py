@@ -11,8 +11,11 @@ from array import array
 from gristmill.backends.ops import BLOCK_TOKENS, Memory
 from gristmill.engine.slots import Slots
 from gristmill.errors import FormatError, OverloadError, RequestError
-from gristmill.kv.blocks import BlockManager
+from gristmill.kv.blocks import BlockManager, BlockTable
 from gristmill.kv.snapshot import Snapshot
+
+EARLIER = 64
+"""Most blocks before its window that are saved of a window group."""
 
 
 class Prefixes:
@@ -37,8 +40,8 @@ class Prefixes:
             )
         try:
             blocks = tuple(
-                tuple(self._memory.dump(group, block) for block in row[start:])
-                for group, (row, start) in enumerate(zip(table.rows, table.starts, strict=True))
+                tuple(self._memory.dump(group, block) for block in self._kept(table, tokens, group))
+                for group in range(len(table.rows))
             )
         finally:
             self._manager.release(table)
@@ -49,15 +52,20 @@ class Prefixes:
         the slot is busy, FormatError when the blocks are not those that the model needs."""
         self._content(slot)
         tokens = len(snapshot.tokens)
+        counts = [len(blocks) for blocks in snapshot.blocks]
+        least = self._manager.least(tokens)
+        if len(counts) != len(least) or any(
+            not needed <= count <= tokens // BLOCK_TOKENS
+            for needed, count in zip(least, counts, strict=True)
+        ):
+            raise FormatError("The saved slot has not the blocks that this model needs.")
         table = self._manager.open()
-        if not self._manager.adopt(table, tokens):
+        if not self._manager.adopt(table, tokens, counts):
             raise OverloadError("The KV cache has no room for the saved slot now; try again later.")
         try:
-            rows = [row[start:] for row, start in zip(table.rows, table.starts, strict=True)]
-            if [len(row) for row in rows] != [len(blocks) for blocks in snapshot.blocks]:
-                raise FormatError("The saved slot has not the blocks that this model needs.")
-            for group, (row, blocks) in enumerate(zip(rows, snapshot.blocks, strict=True)):
-                for block, data in zip(row, blocks, strict=True):
+            for group, blocks in enumerate(snapshot.blocks):
+                held = table.rows[group][table.starts[group] :]
+                for block, data in zip(held, blocks, strict=True):
                     self._memory.fill(group, block, data)
             self._manager.commit(table, snapshot.tokens, tokens)
         finally:
@@ -75,6 +83,12 @@ class Prefixes:
     def clear(self) -> None:
         """Drop all that is cached and used by nobody."""
         self._manager.clear_cache()
+
+    def _kept(self, table: BlockTable, tokens: array[int], group: int) -> list[int]:
+        """The blocks to save: those that the next token looks at; in a window group some more
+        before them, so that a shorter prompt finds its window too."""
+        held = table.rows[group][table.starts[group] :]
+        return [*self._manager.earlier(table, tokens, group, EARLIER), *held]
 
     def _content(self, slot: int) -> tuple[array[int], str]:
         if not self._manager.caching:

@@ -312,21 +312,36 @@ class BlockManager:
 
     # ---------------------------------------------------- content from outside
 
-    def adopt(self, table: BlockTable, tokens: int) -> bool:
+    def least(self, tokens: int) -> list[int]:
+        """For each group, how many of the last blocks of ``tokens`` tokens the next one needs."""
+        return [blocks_for(tokens) - group.first_needed(tokens) for group in self._groups]
+
+    def earlier(self, table: BlockTable, tokens: array[int], index: int, most: int) -> list[int]:
+        """Blocks of group ``index`` just before those that a matched table holds, as far as they
+        are still cached; in order."""
+        found: list[int] = []
+        for entry in range(table.starts[index] - 1, max(-1, table.starts[index] - 1 - most), -1):
+            block = self._groups[index].by_digest.get(self._digest(table, tokens, entry))
+            if block is None:
+                break
+            found.append(block)
+        return found[::-1]
+
+    def adopt(self, table: BlockTable, tokens: int, counts: Sequence[int]) -> bool:
         """Give an empty table blocks for content that comes from elsewhere; False if full.
 
-        ``tokens`` are whole blocks. Window groups get those only that the token after them looks
-        at. Once their bytes are written, ``commit`` and ``release`` leave them in the cache.
+        ``tokens`` are whole blocks; group g gets the last ``counts[g]`` of them, at least those
+        that ``least`` says. Once their bytes are written, ``commit`` and ``release`` leave them
+        in the cache.
         """
         need = tokens // BLOCK_TOKENS
-        firsts = [group.first_needed(tokens) for group in self._groups]
-        if not all(self._ensure(i, need - first) for i, first in enumerate(firsts)):
+        if not all(self._ensure(i, count) for i, count in enumerate(counts)):
             return False
-        for index, (group, first) in enumerate(zip(self._groups, firsts, strict=True)):
+        for index, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
             row = table.rows[index]
-            row.extend([LET_GO] * first)
-            row.extend(group.take() for _ in range(need - first))
-            table.starts[index] = first
+            row.extend([LET_GO] * (need - count))
+            row.extend(group.take() for _ in range(count))
+            table.starts[index] = need - count
         table.room = tokens
         self._live[id(table)] = table
         return True
