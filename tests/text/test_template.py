@@ -64,6 +64,10 @@ def compile_reference(source: str) -> Any:
 compiled = lru_cache(ChatTemplate)
 
 
+BEYOND = {"llama-cpp-deepseek-r1"}
+"""Written for llama.cpp's own engine; rendered here though not by transformers."""
+
+
 def templates(folder: Path) -> list[Path]:
     found = sorted((folder / "templates").glob("*.jinja"))
     assert len(found) >= 60
@@ -101,6 +105,8 @@ def test_equal_to_transformers(llamacpp: Path, conversation: str) -> None:
         template = compiled(source, "<s>", "</s>")
         for add in (True, False):
             want = reference(source, messages, tools, add, kwargs)
+            if want is None and path.stem in BEYOND:
+                continue
             if want is None:
                 with pytest.raises(RequestError):
                     template.render(messages, tools, add, **kwargs)

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import dataclass
 
+import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,11 +39,13 @@ TWO = {
     f'function{DS[2]}get_weather\n```json\n{{"city": "Köln"}}\n```{DS[3]}{DS_CLOSE}',
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
     '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.'
-    'get_weather:1<|tool_call_argument_begin|>{"city": "Köln"}<|tool_call_end|><|tool_calls_section_end|>',
+    'get_weather:1<|tool_call_argument_begin|>{"city": "Köln"}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
     "nemotron": f"<TOOLCALL>[{OBJECT}, {OTHER}]</TOOLCALL>",
     "minimax_m1": f"<tool_calls>\n{OBJECT}\n{OTHER}\n</tool_calls>",
     "apriel": f"<tool_calls>[{OBJECT}, {OTHER}]</tool_calls>",
     "firefunction": f"functools[{OBJECT}, {OTHER}]",
+    "command_r_plus": f"Action:\n```json\n[{OBJECT.replace('name', 'tool_name')}, {OTHER}]\n```",
     "cohere": f"<|START_ACTION|>[{OBJECT.replace('name', 'tool_name')}, {OTHER}]<|END_ACTION|>",
 }
 
@@ -261,10 +264,76 @@ def test_names() -> None:
         tools.find("nonsense")
 
 
-@pytest.mark.parametrize("name", TWO)
-def test_grammars_take_what_the_parser_reads(name: str) -> None:
-    """llguidance is the oracle: a grammar holds, and the text it forces is a call."""
-    llguidance = pytest.importorskip("llguidance")
-    grammar = "start: calls\n" + tools.find(name).grammar(Wanted(TOOLS))
+def accepts(grammar: str, text: str) -> bool:
+    """Whether llguidance finds the text to agree with the grammar, as a whole."""
     compiled = llguidance.LLMatcher.grammar_from_lark(grammar)
     assert llguidance.LLMatcher.validate_grammar(compiled) == ""
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), compiled)
+    return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
+
+
+ONE = {
+    "hermes": f"<tool_call>\n{OBJECT}\n</tool_call>",
+    "json": f"<tool_call>\n{OBJECT}\n</tool_call>",
+    "mistral": f"[TOOL_CALLS][{OBJECT}]",
+    "mistral_named": '[TOOL_CALLS]f[ARGS]{"a": 1}',
+    "llama3_json": OBJECT.replace("arguments", "parameters"),
+    "deepseek_v31": f'{DS[0]}{DS[1]}f{DS[2]}{{"a": 1}}{DS[3]}{DS_CLOSE}',
+    "deepseek_v3": f'{DS[0]}{DS[1]}function{DS[2]}f\n```json\n{{"a": 1}}\n```{DS[3]}{DS_CLOSE}',
+    "nemotron": f"<TOOLCALL>[{OBJECT}]</TOOLCALL>",
+    "minimax_m1": f"<tool_calls>\n{OBJECT}\n</tool_calls>",
+    "apriel": f"<tool_calls>[{OBJECT}]</tool_calls>",
+    "firefunction": f"functools[{OBJECT}]",
+    "cohere": '<|START_ACTION|>[{"tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>',
+    "command_r_plus": 'Action:\n```json\n[{"tool_name": "f", "parameters": {"a": 1}}]```',
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_forced_call_is_what_the_parser_reads(name: str, parallel: bool) -> None:
+    """llguidance is the oracle: it takes a call as the models write it, and nothing else."""
+    wanted = Wanted(TOOLS, parallel)
+    grammar = "start: calls\n" + tools.find(name).grammar(wanted)
+    text = ONE[name]
+    assert read(name, [text]) == Result("", BOTH[:1])
+    assert accepts(grammar, text)
+    assert accepts(grammar, text.replace("1", "-20"))
+    for wrong in ("", "Hello", text[:-1], text.replace("1", '"x"'), text.replace("f", "g")):
+        assert not accepts(grammar, wrong), wrong
+
+
+@pytest.mark.parametrize("name", sorted(set(ONE) & set(TWO) - {"json"}))
+def test_two_forced_calls_where_they_may_be_several(name: str) -> None:
+    text = TWO[name].replace("<|python_tag|>", "").replace("[CALL_ID]abcdefgh1", "")
+    text = text.replace("]\n```", "]```")
+    if name in ("cohere", "command_r_plus", "llama3_json"):
+        text = text.replace("arguments", "parameters").replace('{"name"', '{"tool_name"')
+    if name == "llama3_json":
+        text = text.replace("tool_name", "name")
+    form = tools.find(name)
+    assert accepts("start: calls\n" + form.grammar(Wanted(TOOLS)), text)
+    assert not accepts("start: calls\n" + form.grammar(Wanted(TOOLS, parallel=False)), text)
+
+
+def test_a_schema_with_references_and_what_cannot_be_enforced() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    schema = {
+        "type": "object",
+        "properties": {"at": {"$ref": "#/$defs/point"}, "n": {"type": "string", "format": "odd"}},
+        "required": ["at"],
+        "$defs": {"point": point},
+    }
+    grammar = "start: calls\n" + tools.find("hermes").grammar(Wanted([Tool("go", "", schema)]))
+    text = '<tool_call>\n{"name": "go", "arguments": %s}\n</tool_call>'
+    assert accepts(grammar, text % '{"at": {"x": 1.5}}')
+    assert not accepts(grammar, text % '{"at": {"y": 1.5}}')
+    assert not accepts(grammar, text % '{"at":   \n\n\n {"x": 1}}')
+
+
+def test_hundreds_of_tools_compile() -> None:
+    many = [Tool(f"tool_{i}", "", {"properties": {"q": {"type": "string"}}}) for i in range(300)]
+    grammar = "start: calls\n" + tools.find("hermes").grammar(Wanted(many))
+    assert accepts(
+        grammar, '<tool_call>\n{"name": "tool_299", "arguments": {"q": "x"}}\n</tool_call>'
+    )

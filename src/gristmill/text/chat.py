@@ -6,9 +6,12 @@ of a chat's prompt is the template's own.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from gristmill.text.masking import Markup
@@ -16,6 +19,8 @@ from gristmill.text.template import ChatTemplate
 from gristmill.text.tokenizer import Segment, Tokenizer
 
 log = logging.getLogger(__name__)
+
+_FUNCTIONS = re.compile(r"\+ functions -?%\}")
 
 CHATML = (
     "{% for message in messages %}"
@@ -111,7 +116,7 @@ class Chat:
     ) -> str:
         """The prompt's text alone. Raises RequestError as ``encode`` does."""
         template = self._tool_template if tools else self.template
-        return template.render(messages, tools, **kwargs)
+        return template.render(messages, tools, **_older(template, tools, kwargs))
 
     def encode(
         self,
@@ -151,7 +156,7 @@ class Chat:
             add_generation_prompt,
             markup=self._markup,
             continue_final=continue_final,
-            **kwargs,
+            **_older(template, tools, kwargs),
         )
 
     def ids(self, segments: Sequence[Segment]) -> list[int]:
@@ -161,3 +166,14 @@ class Chat:
         if self._tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
+
+
+def _older(
+    template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """With the variables of FireFunction's template, which are others' under older names."""
+    if not _FUNCTIONS.search(template.source):
+        return given
+    functions = json.dumps(list(tools or ()), ensure_ascii=False, indent=4)
+    now = datetime.now().strftime("%B %d %Y %H:%M:%S")
+    return {"functions": functions, "datetime": now, **given}

@@ -341,6 +341,8 @@ def _tojson(
 ) -> str:
     """JSON as Hugging Face's templates expect it: no HTML escapes, not forced into ASCII."""
     _guard_width(len(indent) if isinstance(indent, str) else indent)
+    if isinstance(value, Iterator):  # what ``map`` and ``select`` give
+        value = list(_Counted(value))
     _budget.get().value(value)
     text = json.dumps(
         value,

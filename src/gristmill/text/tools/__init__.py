@@ -65,6 +65,7 @@ _FORMATS: tuple[Format, ...] = (
     arrays.NEMOTRON,
     arrays.FIREFUNCTION,
     arrays.COHERE,
+    arrays.COMMAND_R_PLUS,
     arrays.MINIMAX,
     arrays.APRIEL,
     messages.FUNCTIONARY,

@@ -24,7 +24,7 @@ NEMOTRON = marked(
 )
 MINIMAX = marked(
     "minimax_m1",
-    _has("<tool_calls>\n{", "</tool_calls>"),
+    _has("<tool_calls>\\n{", "</tool_calls>"),
     Marks(open=("<tool_calls>",), close=("</tool_calls>",)),
     Layout(before=r'{open} "\n"', after=r'"\n" {close}', between=r'"\n"'),
     aliases=("minimax",),
@@ -55,6 +55,18 @@ COHERE = marked(
     Layout(before='{open} "["', after='"]" {close}', keys=("tool_name", "parameters")),
     aliases=("command_r7b", "cohere_command3", "cohere2moe"),
     example='<|START_ACTION|>[{"tool_name": "NAME", "parameters": {"KEY": "VALUE"}}]<|END_ACTION|>',
+)
+COMMAND_R_PLUS = marked(
+    "command_r_plus",
+    _has("Action:", "```json", '"tool_name": "'),
+    Marks(
+        open=("Action:\n```json", "Action: ```json"),
+        close=("```",),
+        keys=Keys(name=("tool_name", "name")),
+    ),
+    Layout(before=r'{open} "\n["', after=r'"]" {close}', keys=("tool_name", "parameters")),
+    aliases=("command_r",),
+    example='Action:\n```json\n[{"tool_name": "NAME", "parameters": {"KEY": "VALUE"}}]\n```',
 )
 JSON = marked(
     "json",

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from gristmill.types import Piece
 
+WHITESPACE = r"(\r?\n)?[ \t]{0,64}"
+"""Between the parts of forced JSON; without a bound, a model could write nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -101,6 +104,10 @@ def repeated(one: str, between: str, parallel: bool) -> str:
 
 
 def schema_rule(name: str, tool: Tool) -> str:
-    """A rule ``name`` for a tool's arguments: a JSON object of its schema."""
-    schema: dict[str, Any] = {"type": "object", **tool.parameters}
+    """A rule ``name`` for a tool's arguments: a JSON object of its schema.
+
+    Of a tool that is not strict, what llguidance cannot enforce in the schema is passed over.
+    """
+    guidance = {"whitespace_pattern": WHITESPACE, "lenient": not tool.strict}
+    schema: dict[str, Any] = {"type": "object", **tool.parameters, "x-guidance": guidance}
     return f"{name}: %json {json.dumps(schema, ensure_ascii=False)}\n"

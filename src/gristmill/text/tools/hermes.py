@@ -10,7 +10,7 @@ from gristmill.text.tools.marked import Layout, Marks, marked
 
 
 def _detect(source: str) -> bool:
-    return "<tool_call>" in source
+    return "<tool_call>" in source and "]<]minimax[>[" not in source
 
 
 FORMAT = marked(

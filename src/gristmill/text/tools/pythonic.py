@@ -203,7 +203,10 @@ LLAMA4 = _format(
 )
 LFM2 = _format(
     "lfm2",
-    lambda source: "<|tool_call_start|>" in source or "<|tool_list_start|>" in source,
+    lambda source: any(
+        mark in source
+        for mark in ("<|tool_call_start|>", "<|tool_list_start|>", '"List of tools: ["')
+    ),
     Layout("<|tool_call_start|>", "<|tool_call_end|>"),
 )
 OLMO3 = _format(
