@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
 from gristmill.text import reasoning
+from gristmill.text.messages import normalize
 from gristmill.text.reasoning import switch
 from gristmill.text.template import ChatTemplate
 
@@ -286,3 +287,20 @@ def test_every_template_with_a_switch_obeys_it(llamacpp: Path) -> None:
         form = reasoning.find(name)
         assert prompts["none"] != prompts["high"], path.stem
         assert not form.opened(prompts["none"]), path.stem
+
+
+def test_reasoning_is_given_to_templates_under_all_its_names() -> None:
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        (message,) = normalize([{"role": "assistant", "content": "Hi", name: "hm"}])
+        assert {message[key] for key in ("reasoning_content", "reasoning", "thinking")} == {"hm"}
+
+
+def test_gpt_oss_is_not_given_a_thought_and_a_text_beside_calls(llamacpp: Path) -> None:
+    source = (llamacpp / "templates" / "openai-gpt-oss-120b.jinja").read_text("utf-8")
+    call = {"type": "function", "id": "c1", "function": {"name": "f", "arguments": {}}}
+    said = {"role": "assistant", "content": "Wait.", "reasoning": "hm", "tool_calls": [call]}
+    user = {"role": "user", "content": "Hello"}
+    template = ChatTemplate(source, "<s>", "</s>")
+    assert "Wait." in template.render([user, said], None, True)
+    shown = template.render([user, {**said, "content": None}], None, True)
+    assert "<|channel|>analysis<|message|>hm<|end|>" in shown

@@ -47,7 +47,7 @@ def normalize(messages: Sequence[object]) -> list[dict[str, Any]]:
 
     - ``content`` is a text: null and missing become "", text parts are joined by line ends;
     - ``tool_calls`` are well formed, their ``arguments`` mappings (from JSON texts);
-    - reasoning under any of its names is there as ``reasoning_content`` and ``reasoning``.
+    - reasoning under any of its names is there under all of them.
 
     Raises RequestError that names the message at fault.
     """
@@ -79,7 +79,13 @@ def _message(message: object, where: str) -> dict[str, Any]:
             del out["tool_calls"]
     for key in _REASONING:
         if isinstance(out.get(key), str):
-            out["reasoning_content"] = out["reasoning"] = out[key]
+            thought = out[key]
+            out["reasoning_content"] = out["reasoning"] = thought
+            # gpt-oss's template refuses a thought and a text beside tool calls.
+            if not ("tool_calls" in out and out["content"]):
+                out["thinking"] = thought
+            else:
+                out.pop("thinking", None)
             break
     return out
 
