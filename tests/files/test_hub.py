@@ -13,6 +13,7 @@ from gristmill.files import open_model
 from gristmill.files.hub import HubFile, choose
 from gristmill.files.sources import list_models, remove_model, resolve
 from tests.files.raw import Raw, tensor
+from tests.files.safetensors import index, shard
 from tests.files.server import REVISION, Site, serving
 from tests.hostile.test_gguf import part
 
@@ -34,8 +35,23 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         "BF16/small-BF16-00001-of-00002.gguf": part(0, 2),
         "BF16/small-BF16-00002-of-00002.gguf": part(1, 2),
     }
-    plain = {"config.json": b"{}", "model.safetensors": b"x"}
-    with serving(Site(repos={REPO: files, "owner/plain": plain})) as running:
+    plain = {
+        "config.json": b"{}",
+        "model.safetensors.index.json": index(
+            a="model-00001-of-00002.safetensors", b="model-00002-of-00002.safetensors"
+        ),
+        "model-00001-of-00002.safetensors": shard(a=("F32", [2], bytes(8))),
+        "model-00002-of-00002.safetensors": shard(b=("BF16", [3], bytes(6))),
+        "consolidated.safetensors": b"Mistral's own",
+        "tokenizer.json": b"{}",
+        "chat_template.jinja": b"hi",
+        "README.md": b"hello",
+        "code.py": b"evil",
+        "original/params.json": b"{}",
+    }
+    pickled = {"config.json": b"{}", "pytorch_model.bin": b"x"}
+    repos = {REPO: files, "owner/plain": plain, "owner/pickled": pickled}
+    with serving(Site(repos=repos)) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -101,9 +117,25 @@ def test_what_is_not_there(site: Site, reference: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_safetensors_repositories_are_not_served_yet(site: Site) -> None:
-    with pytest.raises(UnsupportedError, match="safetensors"):
-        resolve("hf:owner/plain")
+def test_a_repository_of_safetensors_comes_whole(site: Site) -> None:
+    path = resolve("hf:owner/plain")
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "chat_template.jinja",
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ]
+    assert set(open_model(path).tensors) == {"a", "b"}
+    assert resolve("hf:owner/plain:safetensors") == path
+
+
+def test_pickles_are_refused_before_they_are_fetched(site: Site) -> None:
+    with pytest.raises(UnsupportedError, match="pickles"):
+        resolve("hf:owner/pickled")
+    assert site.bodies() == []
 
 
 def files(*paths: str) -> list[HubFile]:
@@ -122,5 +154,5 @@ def test_choosing() -> None:
         choose("r", files("a-Q4_K_M.gguf", "a-Q4_K_S.gguf"), "Q4_K")
     with pytest.raises(SourceError, match="lacks m-00002-of-00002"):
         choose("r", files("m-00001-of-00002.gguf"), "")
-    with pytest.raises(SourceError, match="no GGUF"):
+    with pytest.raises(SourceError, match="neither a GGUF file nor"):
         choose("r", files("readme.md"), "")

@@ -282,7 +282,7 @@ def test_what_is_no_readable_file(tmp_path: Path) -> None:
 
 def test_folders_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UnsupportedError, match="Hugging Face"):
+    with pytest.raises(SourceError, match="no safetensors"):
         open_model(tmp_path)
     (tmp_path / "x.gguf").touch()
     with pytest.raises(SourceError, match=r"x\.gguf"):

@@ -36,8 +36,10 @@ _TEXTS = {
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a directory looks like a model folder."""
-    return (path / "config.json").is_file()
+    """Whether a directory looks like a model folder: one of GGUF files may have a config too."""
+    if not (path / "config.json").is_file():
+        return False
+    return any(path.glob("*.safetensors")) or not any(path.glob("*.gguf"))
 
 
 def open_folder(path: Path) -> Checkpoint:

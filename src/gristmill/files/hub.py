@@ -1,4 +1,5 @@
-"""``hf:<owner>/<repo>[:<quant or file>]``: a GGUF file of a Hugging Face repository.
+"""``hf:<owner>/<repo>[:<quant or file>]``: a GGUF file of a Hugging Face repository, or the
+whole of one with safetensors.
 
 ``huggingface_hub`` says what the repository holds, at ``HF_ENDPOINT`` and with the user's
 token; the bytes come through ``download``, against the SHA-256 that the hub announces.
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from gristmill.errors import SourceError, UnsupportedError, UsageError
 from gristmill.files.gguf import split_names
-from gristmill.files.store import Progress, Store, StoredModel, model_name
+from gristmill.files.store import RECORD, Progress, Store, StoredModel, model_name
 
 PREFERRED = (
     *("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "Q4_K_S", "Q4_1", "IQ4_XS", "IQ4_NL"),
@@ -113,13 +114,10 @@ def choose(repo: str, files: list[HubFile], choice: str) -> list[HubFile]:
         if f.path.endswith(".gguf") and not re.search(r"mmproj|imatrix", f.path, re.IGNORECASE)
     }
     firsts = {p: f for p, f in models.items() if _is_first(p)}
+    if choice == "safetensors" or (not firsts and not choice):
+        return _folder(repo, files)
     if not firsts:
-        if any(f.path.endswith(".safetensors") for f in files):
-            raise UnsupportedError(
-                f"hf:{repo} holds safetensors, which are not served yet; name a repository "
-                "with GGUF files."
-            )
-        raise SourceError(f"hf:{repo} holds no GGUF file.")
+        raise SourceError(f"hf:{repo} holds no GGUF file, so there is no {choice!r} to choose.")
     if choice.endswith(".gguf"):
         found = [choice] if choice in models else [p for p in models if p.endswith(f"/{choice}")]
     elif choice:
@@ -133,6 +131,38 @@ def choose(repo: str, files: list[HubFile], choice: str) -> list[HubFile]:
             f"name one as hf:{repo}:<file>."
         )
     return _with_parts(repo, models, found[0])
+
+
+def _folder(repo: str, files: list[HubFile]) -> list[HubFile]:
+    """The files of a safetensors model, config.json first: what its folder is known by."""
+    here = {f.path: f for f in files if "/" not in f.path}
+    shards = [p for p in here if p.endswith(".safetensors") and _is_shard(p, here)]
+    if "config.json" not in here or not shards:
+        pickled = any(f.path.endswith((".bin", ".pt", ".pth")) for f in files)
+        if pickled:
+            raise UnsupportedError(
+                f"hf:{repo} holds torch pickles, which can run code when they are opened and "
+                "are always refused; name a repository with safetensors or GGUF."
+            )
+        raise SourceError(
+            f"hf:{repo} holds neither a GGUF file nor safetensors with a config.json."
+        )
+    texts = [
+        p
+        for p in here
+        if p != "config.json"
+        and (p.endswith((".json", ".jinja")) or p in ("tokenizer.model", "merges.txt"))
+        and p != RECORD
+    ]
+    return [here["config.json"], *(here[p] for p in sorted(texts)), *(here[p] for p in shards)]
+
+
+def _is_shard(path: str, here: dict[str, HubFile]) -> bool:
+    """Not Mistral's own copy of the same weights, where both are there; no adapter."""
+    if path.startswith("adapter_"):
+        return False
+    named = [p for p in here if p.startswith("model") and p.endswith(".safetensors")]
+    return path in named or not named
 
 
 def _preferred(paths: list[str]) -> list[str]:

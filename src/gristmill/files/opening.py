@@ -1,4 +1,4 @@
-"""Model files: any source → a ``Checkpoint`` of mapped tensors with its metadata."""
+"""Opening what lies at a path: a GGUF file or a model folder, told by its content."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from gristmill.errors import FormatError, SourceError, UnsupportedError
 from gristmill.files.folder import is_folder, open_folder
 from gristmill.files.gguf import open_gguf
 from gristmill.types import Checkpoint
-
-__all__ = ["open_gguf", "open_model"]
 
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 _SAFETENSORS_HEADER_MAX = 100_000_000

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gristmill.errors import FormatError, SourceError, UsageError
+from gristmill.errors import FormatError, SourceError, UnsupportedError, UsageError
 from gristmill.files import https, hub, pypi
-from gristmill.files.gguf import open_gguf
+from gristmill.files.opening import open_model
 from gristmill.files.store import Progress, Store, StoredModel, disk_errors, no_progress
 
 __all__ = ["list_models", "remove_model", "resolve", "stored"]
@@ -79,8 +79,8 @@ def stored(reference: str, store: Store | None = None) -> Path | None:
 def _check_sound(store: Store, model: StoredModel, reference: str) -> None:
     """A login page called model.gguf is found out now, not at the next start."""
     try:
-        open_gguf(model.path).close()
-    except FormatError as error:
+        open_model(model.path).close()
+    except (FormatError, UnsupportedError) as error:
         store.remove(reference)
         raise SourceError(f"{reference} did not bring a model: {error}") from error
 

@@ -28,6 +28,9 @@ Progress = Callable[[int, int | None, str], None]
 
 RECORD = "model.json"
 
+_ENDINGS = r"\.(gguf|safetensors|json|jinja|model|txt)"
+"""Files a model may consist of."""
+
 
 def no_progress(_done: int, _total: int | None, _label: str) -> None:
     """A ``Progress`` that tells nobody."""
@@ -168,7 +171,7 @@ class Store:
 def model_name(path: str, where: str) -> str:
     """The last part of ``path``, if it is a fit name for a model file in the store."""
     name = path.rsplit("/", 1)[-1]
-    if re.fullmatch(r"[^/\\\x00-\x1f]{1,200}\.gguf", name) is None:
+    if re.fullmatch(r"[^/\\\x00-\x1f]{1,200}" + _ENDINGS, name) is None or name == RECORD:
         raise SourceError(f"{where} holds a file with the unfit name {name[:300]!r}.")
     return name
 
