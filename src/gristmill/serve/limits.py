@@ -17,6 +17,9 @@ MAX_NODES = 2_000_000
 MAX_FIELDS = 1000
 MAX_DIGITS = 1000
 IDLE_SECONDS = 60.0
+"""Between two pieces of a body."""
+TOTAL_SECONDS = 600.0
+"""For all of it: a trickle does not hold a connection for ever."""
 _DISCARD_SECONDS = 1.0
 _BIG = 256 * 1024
 
@@ -43,9 +46,11 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise TooLargeError(_too_large(limit))
     parts: list[bytes] = []
     total = 0
+    end = time.monotonic() + TOTAL_SECONDS
     while True:
+        patience = min(IDLE_SECONDS, end - time.monotonic())
         try:
-            message = await asyncio.wait_for(request.receive(), IDLE_SECONDS)
+            message = await asyncio.wait_for(request.receive(), patience)
         except TimeoutError:
             raise TimeoutRequestError("The rest of the request's body did not come.") from None
         if message["type"] == "http.disconnect":
