@@ -199,8 +199,12 @@ def main_encoding(described: Description) -> str:
 
 
 def default_names(reference: str, path: Path) -> tuple[str, ...]:
-    """The file's name without its ending; then what the person typed, unless it is a path."""
-    stem = path.stem or path.name
+    """The name without its ending of a file, or of a folder; then what the person typed, unless
+    it is a path."""
+    place = path.parent if path.name == "config.json" else path
+    stem = place.name if place.is_dir() else path.stem or path.name
+    if reference.startswith("hf:") and place.is_dir():
+        stem = reference.removeprefix("hf:").partition(":")[0].rpartition("/")[2]
     typed = [reference] if reference.startswith(("pypi:", "hf:", "https:")) else [path.name]
     if reference.startswith("hf:"):
         typed.append(reference.removeprefix("hf:"))
