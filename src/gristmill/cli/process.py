@@ -119,6 +119,7 @@ class Process:
         # Both sides of the start take their imports' time at once.
         if self.options.model:
             threading.Thread(target=self._load, name="gristmill-loader", daemon=True).start()
+        from gristmill.cli.library import StoreLibrary
         from gristmill.serve.app import create_app
         from gristmill.serve.bridge import Bridge
         from gristmill.serve.server import Server
@@ -126,6 +127,7 @@ class Process:
 
         self.loop = asyncio.get_running_loop()
         self.state: State = State(self.options, Bridge(self.loop), host=self.host)
+        self.state.library = StoreLibrary()
         self.server: Server = Server(create_app(self.state), self.state, self.certificate)
         for number in (signal.SIGINT, signal.SIGTERM):
             self.loop.add_signal_handler(number, self._told_to_stop, number)

@@ -27,6 +27,7 @@ from gristmill.serve.completion_request import CompletionFields
 from gristmill.serve.exchange import Exchanges
 from gristmill.serve.http_metrics import HttpMetrics
 from gristmill.serve.llama import routes as llama
+from gristmill.serve.ollama import routes as ollama
 from gristmill.serve.openai import chat, completions, models
 from gristmill.serve.outside import Outside
 from gristmill.serve.responses import routes as responses
@@ -48,6 +49,7 @@ _GET: tuple[tuple[str, Handler], ...] = (
     *responses.GET,
     *llama.GET,
     *vllm.GET,
+    *ollama.GET,
 )
 _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/v1/chat/completions", chat.chat_completions, ChatFields),
@@ -61,8 +63,10 @@ _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     *responses.POST,
     *llama.POST,
     *vllm.POST,
+    *ollama.POST,
 )
 errors.FORMS["/v1/messages"] = error_form
+errors.FORMS[ollama.PREFIX] = ollama.error_form
 
 
 def create_app(state: State) -> FastAPI:
@@ -97,7 +101,7 @@ def create_app(state: State) -> FastAPI:
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
         app.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False)
-    for path, handler in responses.DELETE:
+    for path, handler in (*responses.DELETE, *ollama.DELETE):
         app.add_api_route(path, handler, methods=["DELETE"], response_model=None)
     for path, handler, body in _POST:
         app.add_api_route(

@@ -115,6 +115,8 @@ class Entry:
     """Exchanges that wait for it."""
     leaving: bool = False
     """Whether it is to make room: nobody new is let in."""
+    parting: bool = False
+    """Whether it is to be unloaded after its last use, whatever else is said."""
     keep: float | None = None
     """Seconds it stays after its last use; None: for ever."""
     used: float = 0.0
@@ -273,6 +275,8 @@ class Host:
         entry.leases -= 1
         entry.used = time.monotonic()
         entry.keep = self.keep if keep == "default" else keep
+        if entry.parting:
+            entry.keep = 0.0
         self._rest(entry)
         self._tell()
 
@@ -435,12 +439,18 @@ class Host:
         await self._unload(entry)
         return entry.stage == "unloaded"
 
+    async def let_go(self, entry: Entry) -> None:
+        """Unloads it now, or as soon as those who use it are done. Pinned ones stay."""
+        if not await self.unload(entry):
+            entry.parting = True
+
     async def _unload(self, entry: Entry) -> None:
         if not entry.idle or entry.opened is None:  # somebody came since it was decided
             return
         if entry.timer is not None:
             entry.timer.cancel()
         entry.stage, entry.timer, entry.expires = "unloading", None, None
+        entry.parting = False
         self.on_unloading(entry.opened.served)
         close = entry.opened.close
         entry.opened = None  # before: what is still held on to is not freed

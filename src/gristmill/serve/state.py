@@ -19,6 +19,7 @@ from gristmill.serve.auth import Keys
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.exchange import KEY, Exchange
 from gristmill.serve.host import Entry, Host, Keep, Model, Opened, Progress
+from gristmill.serve.library import Library
 from gristmill.serve.metrics import Metrics
 from gristmill.serve.protocol import Served
 
@@ -36,6 +37,10 @@ class State:
     bridge: Bridge
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(default_factory=Host)
+    library: Library | None = None
+    """The models on this machine, for the routes that show, fetch and delete them."""
+    pulls: set[object] = field(default_factory=set[object])
+    """Downloads that requests have begun."""
     progress: Progress = field(default_factory=Progress)
     """Of the start: until the first model is there."""
     draining: bool = False

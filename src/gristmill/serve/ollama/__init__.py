@@ -1,0 +1,1 @@
+"""The Ollama dialect: ``/api/…``, streams of one JSON object a line."""
