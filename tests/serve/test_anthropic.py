@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,7 +47,7 @@ def test_message(model: Start) -> None:
     assert (got.stop_reason, got.stop_sequence, got.model) == ("end_turn", None, "fake")
     prompt = len(fake.engine.requests[0].prompt)
     assert got.usage.input_tokens == prompt - 2 and got.usage.cache_read_input_tokens == 2
-    assert got.usage.cache_creation_input_tokens == 0
+    assert got.usage.cache_creation_input_tokens == 0 and got._request_id
     assert got.usage.output_tokens == len("Hi é 🙂.".encode()) + 1
     assert fake.engine.requests[0].client == "me"
     assert fake.messages == [
@@ -263,6 +264,7 @@ def test_errors_are_anthropics(model: Start) -> None:
             ask(made, model="claude-opus-4-1")
         assert missing.value.body["type"] == "error"
         assert missing.value.body["error"]["type"] == "not_found_error"
+        assert missing.value.body["request_id"] == missing.value.response.headers["x-request-id"]
         assert "'fake', 'alias'" in missing.value.body["error"]["message"]
         with pytest.raises(anthropic.BadRequestError, match="prompt is too long: "):
             ask(made, [{"role": "user", "content": "a" * 9000}])
@@ -359,3 +361,19 @@ def test_a_ping_while_nothing_comes(model: Start) -> None:
         assert next(lines) == "event: ping" and next(lines) == 'data: {"type":"ping"}'
         fake.engine.hold.set()
         assert any('"message_stop"' in line for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_a_client_that_leaves_stops_its_work(model: Start, path: str) -> None:
+    fake, running = model("abcdef" * 300)
+    fake.engine.step_seconds = 0.01
+    body = {"max_tokens": 3000, "messages": HELLO} if path == "/v1/messages" else {"input": "x"}
+    with (
+        httpx.Client(base_url=running.url, timeout=20) as http,
+        http.stream("POST", path, json={**body, "stream": True}) as got,
+    ):
+        assert next(got.iter_lines()).startswith("event: ")
+    end = time.monotonic() + 10
+    while not fake.engine.aborted and time.monotonic() < end:
+        time.sleep(0.01)
+    assert fake.engine.aborted and not running.state.bridge.tickets

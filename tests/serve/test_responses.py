@@ -273,12 +273,13 @@ def test_background(model: Start) -> None:
         got = made.create(model="fake", input="x", background=True)
         assert got.status == "queued" and got.background and got.output == []
         assert made.retrieve(got.id).status in ("queued", "in_progress")
+        assert running.state.host.first.leases == 1  # the model is not unloaded meanwhile
         with pytest.raises(openai.BadRequestError, match="in progress"):
             made.create(model="fake", input="x", previous_response_id=got.id)
         fake.engine.hold.set()
         done = wait(made, got.id)
         assert done.status == "completed" and done.output_text == "one two"
-        assert done.usage.output_tokens == 8
+        assert done.usage.output_tokens == 8 and running.state.host.first.leases == 0
         assert made.cancel(got.id).status == "completed"
         plain = made.create(model="fake", input="x")
         with pytest.raises(openai.BadRequestError, match="background"):

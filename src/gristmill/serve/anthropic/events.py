@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gristmill.serve.errors import error_body
+from gristmill.serve.log import request_id
 from gristmill.serve.stream import event
 
 _KINDS = {
@@ -26,11 +27,12 @@ def error_form(inner: Mapping[str, object]) -> dict[str, object]:
     status = code if isinstance(code, int) else 500
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     message = str(inner.get("message", ""))
+    here = request_id.get() or None
     if inner.get("type") == "exceed_context_size_error":
         # The words by which this API's clients know that they must shorten the conversation.
         tokens, most = inner.get("n_prompt_tokens"), inner.get("n_ctx")
         message = f"prompt is too long: {tokens} tokens > {most} maximum. {message}"
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": here}
 
 
 class AnthropicEvents:

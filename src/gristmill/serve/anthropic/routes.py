@@ -23,6 +23,7 @@ from gristmill.serve.chat_request import chat_job
 from gristmill.serve.dialect import blocks_apart, renamed
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.limits import read_object
+from gristmill.serve.log import request_id
 from gristmill.serve.prompt import chat_tokens
 from gristmill.serve.run import reply
 from gristmill.serve.state import State
@@ -42,7 +43,9 @@ async def messages(http: HttpRequest) -> Response:
     with renamed(NAMES):
         job = await chat_job(http, asked.chat, f"msg_{uuid.uuid4().hex}")
         shape = MessageShape(job, asked)
-        return await reply(http, job, shape.writer, shape.whole, shape.ending, AnthropicEvents())
+        answer = await reply(http, job, shape.writer, shape.whole, shape.ending, AnthropicEvents())
+    answer.headers["request-id"] = request_id.get()
+    return answer
 
 
 async def count_tokens(http: HttpRequest) -> Response:
