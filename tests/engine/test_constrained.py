@@ -158,8 +158,8 @@ def test_the_same_alone_and_in_a_crowd(tiny: Asked) -> None:
 def test_preemption_keeps_the_guide(path: Path) -> None:
     loaded = opened(path, context=256, kv_bytes=1 << 16, max_running=6)
     tiny = Asked(loaded)
-    wanted: dict[str, Any] = {"constraint": Constraint("regex", "([a-z]{3}[0-9])*"),
-                              "ignore_eos": True, "max_tokens": 120, "temperature": 1.0}  # fmt: skip
+    endless = Constraint("regex", "([a-z]{3}[0-9])*")
+    wanted: dict[str, Any] = {"constraint": endless, "ignore_eos": True, "max_tokens": 120}
     alone = [tiny.ask(seed=seed, **wanted).text() for seed in range(6)]
     crowd = [tiny.submit(seed=seed, **wanted) for seed in range(6)]
     assert [each.wait(60).text() for each in crowd] == alone
