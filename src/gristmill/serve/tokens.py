@@ -9,6 +9,7 @@ names, ``prompt`` and ``content``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,11 +18,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.errors import RequestError
+from gristmill.serve.chat_request import chat_input, parse_chat
 from gristmill.serve.errors import JsonResponse, dumps
 from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
 from gristmill.serve.limits import read_object
+from gristmill.serve.mixed import mixed
 from gristmill.serve.openai.logprobs import token_text
-from gristmill.serve.protocol import ChatInput, Served
+from gristmill.serve.protocol import Served
 from gristmill.serve.state import State
 
 MAX_IDS = 4_000_000
@@ -34,9 +37,10 @@ class TokenizeFields(Fields):
 
     model: Short | None = None
     prompt: Text | None = None
-    content: Text | None = None
+    content: Any = None
     messages: list[Any] | None = None
     tools: Annotated[list[Any], Field(default_factory=list)]
+    chat_template: Any = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(default_factory=dict)]
     add_generation_prompt: Flag = True
     continue_final_message: Flag = False
@@ -86,8 +90,12 @@ def _json(body: Mapping[str, object]) -> bytes:
 def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:
     tokenizer = served.tokenizer
     if fields.content is not None:
-        ids = tokenizer.encode(
-            fields.content, add_special=fields.add_special, parse_special=fields.parse_special
+        ids = mixed(
+            fields.content,
+            tokenizer,
+            add_special=fields.add_special,
+            parse_special=fields.parse_special,
+            param="content",
         )
         if not fields.with_pieces:
             return {"tokens": ids}
@@ -112,13 +120,10 @@ def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:
 def _chat_ids(fields: TokenizeFields, served: Served) -> list[int]:
     if served.chat is None:
         raise RequestError("This model has no chat template.", "messages")
-    chat = ChatInput(
-        messages=fields.messages or (),
-        tools=fields.tools,
-        variables=fields.chat_template_kwargs,
-        add_generation_prompt=fields.add_generation_prompt and not fields.continue_final_message,
-        continue_final_message=fields.continue_final_message,
-    )
+    names = ("messages", "tools", "chat_template", "chat_template_kwargs")
+    flags = ("add_generation_prompt", "continue_final_message")
+    asked = parse_chat({name: getattr(fields, name) for name in (*names, *flags)})
+    chat = replace(chat_input(asked, served.context), most=None)
     return list(served.chat(chat).ids)
 
 

@@ -6,7 +6,7 @@ left out has llama-server's default, unless the model's file suggests another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field
@@ -15,8 +15,9 @@ from starlette.requests import Request as HttpRequest
 from gristmill.errors import RequestError
 from gristmill.serve.completion_request import MAX_PROMPTS, CompletionFields, completion_job
 from gristmill.serve.fields import Flag, Whole
+from gristmill.serve.mixed import is_id, mixed
 from gristmill.serve.protocol import Served
-from gristmill.serve.requests import MAX_N, refuse_hopeless, refuse_unsupported
+from gristmill.serve.requests import MAX_N, refuse_unsupported
 from gristmill.serve.run import Job, new_id
 from gristmill.serve.sampling_fields import MAX_PROBS
 from gristmill.serve.state import State
@@ -139,7 +140,7 @@ def tokenised(prompt: object, served: Served, fields: NativeFields) -> list[list
     items = cast("list[object]", prompt)
     if not items:
         raise RequestError("'prompt' is an empty list.", "prompt")
-    if any(_is_id(item) for item in items):
+    if any(is_id(item) for item in items):
         return [_one(items, served, fields)]
     if len(items) > MAX_PROMPTS:
         raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
@@ -154,39 +155,14 @@ def _one(prompt: object, served: Served, fields: NativeFields) -> list[int]:
                 "'multimodal_data' needs a model that sees or hears; this one reads text.", "prompt"
             )
         prompt = wrapped.get("prompt_string")
-    if _is_id(prompt):
-        raise RequestError("'prompt' is a number; a list of token ids is needed.", "prompt")
-    ids = mixed(prompt, served, add_special=fields.add_special_tokens, parse_special=True)
+    ids = mixed(
+        prompt,
+        served.tokenizer,
+        add_special=fields.add_special_tokens,
+        parse_special=True,
+        param="prompt",
+        most=served.context,
+    )
     if not ids:
         raise RequestError("'prompt' is empty, and this model has no start token.", "prompt")
     return ids
-
-
-def mixed(value: object, served: Served, *, add_special: bool, parse_special: bool) -> list[int]:
-    """The ids of a text, or of a list of texts and ids; only a first text gets a start token."""
-    tokenizer = served.tokenizer
-    parts: Sequence[object] = cast("list[object]", value) if isinstance(value, list) else [value]
-    ids: list[int] = []
-    for at, part in enumerate(parts):
-        if isinstance(part, str):
-            refuse_hopeless(part, tokenizer, served.context)
-            ids += tokenizer.encode(
-                part, add_special=add_special and at == 0, parse_special=parse_special
-            )
-        elif _is_id(part) and 0 <= cast("int", part) < tokenizer.vocab_size:
-            ids.append(cast("int", part))
-        elif _is_id(part):
-            raise RequestError(
-                f"'prompt' must hold token ids from 0 to {tokenizer.vocab_size - 1}.", "prompt"
-            )
-        else:
-            raise RequestError(
-                "'prompt' must be a text, a list of texts and token ids, an object with "
-                "'prompt_string', or a list of those.",
-                "prompt",
-            )
-    return ids
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
