@@ -52,6 +52,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         reasoning_field=given["reasoning_field"].replace("-", "_"),
         tool_call_parser=given["tool_call_parser"],
         reasoning_parser=given["reasoning_parser"],
+        reasoning_budget=None if given["reasoning_budget"] == -1 else given["reasoning_budget"],
         reasoning_format=given["reasoning_format"],
         **server_options(given),
     )

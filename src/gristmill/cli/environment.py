@@ -48,6 +48,7 @@ VARIABLES: Mapping[str, str] = {
     "LLAMA_ARG_CHAT_TEMPLATE_KWARGS": "template_variables",
     "LLAMA_ARG_REASONING": "reasoning",
     "LLAMA_ARG_THINK": "reasoning_format",
+    "LLAMA_ARG_THINK_BUDGET": "reasoning_budget",
     "LLAMA_ARG_TEMPERATURE": "temperature",
     "LLAMA_ARG_TOP_K": "top_k",
     "LLAMA_ARG_TOP_P": "top_p",

@@ -87,6 +87,15 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Model",
+        "--reasoning-budget",
+        type=click.IntRange(min=-1),
+        default=-1,
+        metavar="TOKENS",
+        help="Most tokens of thinking in a chat's answer; then it is ended. 0 is none, -1 no "
+        "bound. A request may say otherwise.",
+    ),
+    option(
+        "Model",
         "--reasoning-field",
         type=click.Choice(["both", "reasoning", "reasoning-content"]),
         default="both",
