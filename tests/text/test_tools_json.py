@@ -328,6 +328,7 @@ def test_a_schema_with_references_and_what_cannot_be_enforced() -> None:
     text = '<tool_call>\n{"name": "go", "arguments": %s}\n</tool_call>'
     assert accepts(grammar, text % '{"at": {"x": 1.5}}')
     assert not accepts(grammar, text % '{"at": {"y": 1.5}}')
+    assert not accepts(grammar, text % '{"at": {"x": 1}, "more": 1}')
     assert not accepts(grammar, text % '{"at":   \n\n\n {"x": 1}}')
 
 

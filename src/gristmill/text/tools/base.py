@@ -29,6 +29,13 @@ class Tool:
         return found if isinstance(found, dict) else {}  # pyright: ignore
 
 
+_OPEN = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "$ref",
+     "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+)  # fmt: skip
+"""Keys that say more of an object's properties than their list."""
+
+
 class Parser(Protocol):
     """Takes the pieces of one answer in order; the joined results do not depend on the cuts."""
 
@@ -107,7 +114,11 @@ def schema_rule(name: str, tool: Tool) -> str:
     """A rule ``name`` for a tool's arguments: a JSON object of its schema.
 
     Of a tool that is not strict, what llguidance cannot enforce in the schema is passed over.
+    Where the schema lists properties, the model is held to those: all that it writes is valid,
+    though not all that is valid can be written.
     """
     guidance = {"whitespace_pattern": WHITESPACE, "lenient": not tool.strict}
     schema: dict[str, Any] = {"type": "object", **tool.parameters, "x-guidance": guidance}
+    if tool.parameters.get("properties") and not _OPEN & schema.keys():
+        schema["additionalProperties"] = False
     return f"{name}: %json {json.dumps(schema, ensure_ascii=False)}\n"
