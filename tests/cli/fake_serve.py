@@ -29,7 +29,8 @@ def load_model(options: Any, backend: Any, report: Any, on_failure: Any) -> Any:
     if options.model == "bug":
         raise KeyError("a bug")
     step = float(os.environ.get("FAKE_STEP", "0"))
-    script = (lambda request, index: [46] * 10**6) if step else None
+    count = int(os.environ.get("FAKE_TOKENS", str(10**6)))
+    script = (lambda request, index: [46] * count) if step else None
     engine = FakeEngine(step, script) if script else FakeEngine()
     if options.model == "breaks":
 

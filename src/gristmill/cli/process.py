@@ -88,7 +88,8 @@ def _bind_to(cpus: tuple[int, ...]) -> None:
             f"CPU {min(missing)} cannot be used: this process may run on "
             f"{','.join(map(str, sorted(os.sched_getaffinity(0))))}."
         )
-    os.sched_setaffinity(0, cpus)
+    for task in os.listdir("/proc/self/task"):  # numpy's may be there already
+        os.sched_setaffinity(int(task), cpus)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

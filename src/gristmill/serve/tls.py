@@ -13,6 +13,9 @@ _CLIENTS = {
     "required": ssl.CERT_REQUIRED,
 }
 
+_WRONG_PASSWORD = (None, "BAD_DECRYPT", "BAD_PASSWORD_READ")
+"""OpenSSL 3 often has no word for it."""
+
 
 def context(tls: Tls) -> ssl.SSLContext:
     """A server's context, TLS 1.2 and above. Raises UsageError, in one sentence."""
@@ -56,7 +59,7 @@ def _try(context: ssl.SSLContext, tls: Tls) -> None:
         where = f"The certificate {tls.certificate} and the key {tls.key}"
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UsageError(f"{where} do not belong together.") from None
-        if tls.password is not None and error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ"):
+        if tls.password is not None and error.reason in _WRONG_PASSWORD:
             raise UsageError(f"--ssl-keyfile-password does not open {tls.key}.") from None
         raise UsageError(f"{where} cannot be used: {_why(error)}.") from None
     except OSError as error:
