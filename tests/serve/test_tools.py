@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
+from gristmill.engine.grammar.compiler import Grammars
 from gristmill.options import Options
 from gristmill.serve.chat import chat_renderer
 from gristmill.serve.chat_request import chat_input, parse_chat
@@ -261,6 +263,23 @@ def test_forced_calls_come_with_a_grammar() -> None:
     entry = {"type": "function", "function": {"name": "now"}}
     some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [entry]}}
     assert grammar(some) == grammar({"type": "function", "function": {"name": "now"}})
+
+
+def test_a_forced_mark_that_is_a_special_token_is_that_token() -> None:
+    """The real compiler: with it no text passes for the mark, and only the token begins a call."""
+    prompt = chat_renderer({}, TOKENIZER, Options(chat_template=HERMES))
+    vocabulary = TOKENIZER.vocab_size
+    end = TOKENIZER.token_id("<|im_end|>")
+    assert end is not None
+    grammars = Grammars(TOKENIZER, vocabulary, frozenset({end}))
+    body: Any = {"messages": ASK, "tools": TOOLS, "tool_choice": "required"}
+    made = prompt(chat_input(parse_chat(body), CONTEXT)).constraint
+    assert made is not None
+    matcher = grammars.compile(made).result(30)
+    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    allowed = {i for i, bit in enumerate(bits[:vocabulary]) if bit}
+    assert allowed == {TOKENIZER.token_id("<tool_call>"), TOKENIZER.token_id("Ċ")}
+    grammars.close()
 
 
 def test_allowed_tools_are_the_ones_the_model_sees(saying: Saying) -> None:

@@ -119,12 +119,13 @@ class Renderer:
         if not ids:
             raise RequestError("The chat template made an empty prompt.", "messages")
         known = _known(chat.tools)
+        thinking = self._thinking(text, bool(known))
         return Prompt(
             tuple(ids),
             self._answer_parser(text[-_TAIL:], chat, known),
             text,
-            self._thinking(text, bool(known)),
-            self._constraint(chat, known),
+            thinking,
+            self._constraint(chat, known, thinking is not None),
             self._shown(bool(known)),
         )
 
@@ -180,7 +181,9 @@ class Renderer:
 
         return made
 
-    def _constraint(self, chat: ChatInput, known: Sequence[Tool]) -> Constraint | None:
+    def _constraint(
+        self, chat: ChatInput, known: Sequence[Tool], thinks: bool
+    ) -> Constraint | None:
         """The grammar of the calls that must come. Raises RequestError."""
         if not chat.must_call:
             return None
@@ -195,7 +198,9 @@ class Renderer:
             chat.parallel and self._able.several,
             self._mark,
         )
-        return Constraint("lark", "start: calls\n" + self._form.grammar(wanted))
+        # Models put line ends between a thought and what comes after it.
+        start = r"start: /\n{0,2}/ calls" if thinks and not self._form.reasons else "start: calls"
+        return Constraint("lark", f"{start}\n{self._form.grammar(wanted)}")
 
     def _mark(self, text: str) -> str:
         """Lark's text for a mark: no string matches a special token, only its id does."""
