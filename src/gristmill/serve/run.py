@@ -74,7 +74,7 @@ async def sampling_of(
     state: State, fields: Generation, served: Served, logprobs: int | None
 ) -> SamplingParams:
     """``requests.sampling``, off the event loop where that takes its time."""
-    if not fields.slow:
+    if not (fields.slow or served.defaults.get("dry_multiplier")):
         return sampling(fields, served, logprobs)
     return await state.in_worker(partial(sampling, fields, served), logprobs)
 
