@@ -71,8 +71,9 @@ class ContextError(RequestError):
     def __init__(self, prompt_tokens: int, context: int, *, counted: bool = True) -> None:
         has = "has" if counted else "has at least"
         super().__init__(
-            f"The prompt {has} {prompt_tokens} tokens; this server's context is {context} tokens "
-            "for the prompt and its answer together.",
+            # Clients know this error of every server by its first words.
+            f"This model's maximum context length is {context} tokens, for the prompt and its "
+            f"answer together; the prompt {has} {prompt_tokens} tokens.",
             "input_tokens",
         )
         self.prompt_tokens = prompt_tokens

@@ -18,15 +18,15 @@ from tests.tiny import tiny_llama
 
 
 @contextmanager
-def tiny_server(directory: Path, **options: Any) -> Iterator[Real]:
-    """``options`` are the server's; the model lies in ``directory``."""
+def tiny_server(directory: Path, trained: int = 512, **options: Any) -> Iterator[Real]:
+    """``options`` are the server's; the model, of ``trained`` tokens, lies in ``directory``."""
     path = directory / "tiny.gguf"
     if not path.exists():
-        tiny_llama(path, encoding="f32", arch="llama")
+        tiny_llama(path, encoding="f32", arch="llama", context=trained)
     chosen = Options(
         model=str(path),
         port=0,
-        chat_template=TEMPLATE,
+        chat_template=options.pop("chat_template", TEMPLATE),
         kv_bytes=options.pop("kv_bytes", 64 << 20),
         **options,
     )

@@ -361,7 +361,7 @@ def test_refused(serve: Start) -> None:
 
 def test_a_prompt_is_never_cut_silently(serve: Start) -> None:
     running = serve()
-    with pytest.raises(ollama.ResponseError, match=f"context is {CONTEXT} tokens") as caught:
+    with pytest.raises(ollama.ResponseError, match=f"context length is {CONTEXT} tokens") as caught:
         running.client.generate("fake", "a" * 5000, options={"num_ctx": 8192})
     assert caught.value.status_code == 400
     got = httpx.post(
