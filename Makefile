@@ -17,7 +17,7 @@ TESTING := $(VENV)/.testing
 CHECKING := $(VENV)/.checking
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test test-all check format wheel peers clean
+.PHONY: help serve install test test-all check format wheel image-size peers clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ format: $(CHECKING) ## format Python and C++ in place
 
 wheel: $(VENV)/bin/python ## build a wheel into dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+
+image-size: $(VENV)/bin/python ## what an image would hold, in MB, against its limit
+	PYTHON=$(BIN)/python benchmarks/image_size.sh $(ARGS)
 
 peers: $(PEERS)/.installed ## other engines to measure beside (gristmill bench offline --peer), into .peers
 

@@ -25,6 +25,7 @@ HTTP: tuple[Callable[[Any], Any], ...] = (
         "Network",
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         default=8000,
         show_default=True,
         help="Port to serve; 0 takes a free one.",

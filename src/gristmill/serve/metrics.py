@@ -84,6 +84,33 @@ _HISTOGRAMS = (
     _Row("gristmill:step_seconds", "step_seconds", "Seconds that a step took."),
 )
 
+NAMES: tuple[str, ...] = (
+    *(row.name + ("_total" if row.counter else "") for row in (*_ROWS, *_HISTOGRAMS)),
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds",
+    "vllm:request_queue_time_seconds",
+    "vllm:request_inference_time_seconds",
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds",
+    "vllm:request_prompt_tokens",
+    "vllm:request_generation_tokens",
+    "vllm:request_max_num_generation_tokens",
+    "vllm:request_params_n",
+    "vllm:request_params_max_tokens",
+    "llamacpp:prompt_tokens_seconds",
+    "llamacpp:predicted_tokens_seconds",
+    "llamacpp:n_busy_slots_per_decode",
+    "http_requests_total",
+    "http_request_duration_seconds",
+    "http_request_duration_highr_seconds",
+    "http_request_size_bytes",
+    "http_response_size_bytes",
+)
+"""Every metric that may be on the page, but for the process' own."""
+
 
 class Metrics:
     """The server's registry: one per app, so tests do not share counters."""
