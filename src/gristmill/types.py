@@ -288,6 +288,8 @@ class Delta:
     slot: int = -1
     """The slot that the answer runs in; -1 while it waits for one."""
     progress: Progress | None = None
+    complete: bool = False
+    """The answer ended with its last token, which is text: its constraint allowed no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class Output:
         self.generated += 1
         finish: FinishReason | None = None
         stopped_by: str | int | None = None
-        if token in self._ends or (complete and token in self._marks):
+        ended = token in self._ends or (complete and token in self._marks)
+        if ended:
             finish = "stop"
             stopped_by = token if token in self._ends and token not in self._eos else None
             shown = stopped_by is not None and self._request.sampling.include_stop
@@ -98,6 +99,7 @@ class Output:
             finish,
             stopped_by,
             slot=self.slot,
+            complete=complete and not ended and finish == "stop" and stopped_by is None,
         )
 
     def end(

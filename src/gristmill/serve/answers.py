@@ -117,7 +117,7 @@ class Answer:
 
 def _shown(delta: Delta) -> tuple[TokenLogprob, ...]:
     """The log-probabilities of tokens with a text: not that of the one that ended the answer."""
-    ended = delta.finish == "stop" and not isinstance(delta.stopped_by, str)
+    ended = delta.finish == "stop" and not (delta.complete or isinstance(delta.stopped_by, str))
     return delta.logprobs[:-1] if ended else delta.logprobs
 
 
