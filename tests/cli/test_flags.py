@@ -78,7 +78,7 @@ def test_defaults_are_those_of_options() -> None:
         (["--allowed-origins", '["*"]'], "allowed_origins", ("*",)),
         (["--cors-origins", "a,b"], "allowed_origins", ("a", "b")),
         (["--any-model"], "any_model", True),
-        (["--reasoning-format", "none"], "reasoning_parser", "none"),
+        (["--reasoning-format", "none"], "reasoning_format", "none"),
         (["--reasoning-parser", "think"], "reasoning_parser", "think"),
         (["--reasoning-field", "reasoning_content"], "reasoning_field", "reasoning_content"),
         (["--chat-template", "{{ x }}"], "chat_template", "{{ x }}"),

@@ -61,7 +61,7 @@ def fake_chat(chat: ChatInput) -> Prompt:
     if last.get("role") == "forbidden":
         raise RequestError("Conversation roles must alternate.", "messages")
     ids = FakeTokenizer().encode(last["content"], add_special=True, parse_special=False)
-    thinks = bool(chat.variables.get("enable_thinking")) and chat.split_reasoning
+    thinks = bool(chat.variables.get("enable_thinking")) and chat.split_reasoning is not False
     return Prompt(tuple(ids), FakeThink if thinks else None)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +14,10 @@ from gristmill.options import Options
 if TYPE_CHECKING:
     from gristmill.engine.loader import Loaded
     from gristmill.files.describe import Description
-    from gristmill.serve.protocol import ChatInput, Prompt, Served
+    from gristmill.serve.protocol import Served
     from gristmill.text.tokenizer import Tokenizer
     from gristmill.types import Checkpoint
 
-Render = Callable[["ChatInput"], "Prompt"]
 Report = Callable[[str, int, int], None]
 """Told the stage, the bytes done and the bytes in all (0: not known)."""
 
@@ -145,10 +142,7 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         names=options.served_names or default_names(options.model, path),
         engine=loaded.engine,
         tokenizer=loaded.tokenizer,
-        chat=with_variables(
-            chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
-            json.loads(options.template_variables),
-        ),
+        chat=chat_renderer(checkpoint.metadata, loaded.tokenizer, options),
         infill=find_infill(loaded.tokenizer, checkpoint.metadata),
         context=loaded.plan.context,
         created=int(time.time()),
@@ -159,17 +153,6 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         slots=SlotFiles(loaded.engine, loaded.plan, checkpoint),
         props=properties(loaded, described, path),
     )
-
-
-def with_variables(render: Render, fixed: Mapping[str, object]) -> Render:
-    """A renderer whose templates see ``fixed``, where a request does not say otherwise."""
-    if not fixed:
-        return render
-
-    def rendering(chat: ChatInput) -> Prompt:
-        return render(replace(chat, variables={**fixed, **chat.variables}))
-
-    return rendering
 
 
 def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:

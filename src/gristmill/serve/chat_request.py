@@ -141,5 +141,7 @@ async def chat_job(http: HttpRequest, fields: ChatFields, job_id: str) -> Job:
     prompt = await state.in_worker(served.chat, chat_input(fields, served.context))
     prompt = replace(prompt, ids=truncate(prompt.ids, fields, served.context))
     chosen = replace(chosen, constraint=prompt.constraint, shown_tokens=prompt.shown)
-    chosen = await settle(served, chosen, fields, prompt, state.options.reasoning_budget)
+    # Where a template has no switch, a budget of nothing ends a thought as it begins.
+    budget = 0 if fields.reasoning_effort == "none" else state.options.reasoning_budget
+    chosen = await settle(served, chosen, fields, prompt, budget)
     return Job(state, served, fields, model, job_id, [prompt], chosen, now())
