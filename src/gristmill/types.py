@@ -21,12 +21,20 @@ class RawTensor:
     ``encoding`` is a key of ``gristmill.quant.ENCODINGS`` ("f32", "q4_k", …).
     ``shape`` is row-major, so a weight matrix is ``(N, K)`` = (out, in).
     ``data`` is a read-only view into the mapped file, exactly the tensor's bytes.
+
+    A *composite* tensor consists of several of the file: ``parts`` has them by their role
+    ("codes", "scales", …), ``settings`` what their file says besides (bits, group, …), and
+    ``data`` is empty; see ``gristmill.quant.composite``.
     """
 
     name: str
     encoding: str
     shape: tuple[int, ...]
     data: memoryview
+    parts: Mapping[str, RawTensor] = field(default_factory=dict[str, "RawTensor"])
+    settings: Mapping[str, int | float | str | bool] = field(
+        default_factory=dict[str, "int | float | str | bool"]
+    )
 
     @property
     def elements(self) -> int:
@@ -35,6 +43,11 @@ class RawTensor:
         for d in self.shape:
             n *= d
         return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file, of all parts."""
+        return self.data.nbytes + sum(part.nbytes for part in self.parts.values())
 
 
 @dataclass(frozen=True)

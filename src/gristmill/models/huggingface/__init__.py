@@ -7,12 +7,11 @@ from the config, as GGUF's converters do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
-
-import numpy as np
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.huggingface.names import rename
@@ -50,8 +49,8 @@ def understand(checkpoint: Checkpoint) -> Checkpoint:
     metadata["general.name"] = _name(checkpoint.path)
     tensors = _tensors(checkpoint, architecture, text)
     for name, values in config_tensors(metadata):
-        array = np.asarray(values, np.float32)
-        tensors[name] = RawTensor(name, "f32", array.shape, memoryview(array.tobytes()))
+        data = array("f", values)
+        tensors[name] = RawTensor(name, "f32", (len(data),), memoryview(data).cast("B"))
     _add_texts(checkpoint, metadata)
     return replace(
         checkpoint,
@@ -104,7 +103,7 @@ def _tensors(checkpoint: Checkpoint, architecture: str, config: Settings) -> dic
     return found
 
 
-def _release(checkpoint: Checkpoint):
+def _release(checkpoint: Checkpoint) -> Callable[[RawTensor], None]:
     """Made tensors have no pages to give back."""
     mapped = frozenset(id(t) for t in checkpoint.tensors.values())
 
