@@ -7,7 +7,7 @@ the API key, the router. The key's layer knows no routes, so none can be forgott
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 import gristmill
-from gristmill.serve import errors, status, tokens
+from gristmill.serve import errors, openapi, status, tokens
 from gristmill.serve.anthropic import routes as anthropic
 from gristmill.serve.anthropic.events import error_form
 from gristmill.serve.anthropic.request import CountFields, MessagesFields
@@ -103,16 +103,9 @@ def create_app(state: State) -> FastAPI:
         app.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False)
     for path, handler in (*responses.DELETE, *ollama.DELETE):
         app.add_api_route(path, handler, methods=["DELETE"], response_model=None)
-    for path, handler, body in _POST:
-        app.add_api_route(
-            path, handler, methods=["POST"], response_model=None, openapi_extra=_schema(body)
-        )
+    for path, handler, _ in _POST:
+        app.add_api_route(path, handler, methods=["POST"], response_model=None)
+    bodies = {path: body for path, _, body in _POST}
+    keyed = bool(state.options.api_keys)
+    app.openapi = partial(openapi.document, app, bodies, state.options.root_path, keyed)
     return app
-
-
-def _schema(body: type[BaseModel] | None) -> dict[str, Any] | None:
-    """What ``/openapi.json`` says of a body that the route reads and checks itself."""
-    if body is None:
-        return None
-    content = {"application/json": {"schema": body.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
