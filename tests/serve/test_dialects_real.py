@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.serve import test_real_engine
+from tests.serve.test_tools import ADD, NOW, Saying
 
 real = test_real_engine.real
 """The fixture: a server with a real engine on a tiny random model."""
@@ -123,3 +124,28 @@ def test_a_second_turn_reuses_the_first(responses: Any, claude: Any) -> None:
     )
     assert two.usage.input_tokens_details.cached_tokens > 0
     assert two.usage.input_tokens > one.usage.input_tokens
+
+
+def test_calls_in_a_models_own_markup(serve: Any) -> None:
+    """The renderer's parsers, whole and streamed: no block of white space between calls."""
+    saying = Saying(serve)
+    saying.text = f"Let me see.\n{ADD}\n{NOW}\n"
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tools: Any = [{"name": name, "input_schema": schema} for name in ("add", "now")]
+    wanted: Any = {"model": "fake", "max_tokens": 300, "messages": SHORT, "tools": tools}
+    with anthropic.Anthropic(base_url=saying.running.url, api_key="x", max_retries=0) as made:
+        plain = made.messages.create(**wanted)
+        with made.messages.stream(**wanted) as stream:
+            final = stream.get_final_message()
+    for got in (plain, final):
+        assert [block.type for block in got.content] == ["text", "tool_use", "tool_use"]
+        assert got.content[0].text.strip() == "Let me see."
+        assert [(b.name, b.input) for b in got.content[1:]] == [
+            ("add", {"a": 1, "b": "zwölf"}),
+            ("now", {}),
+        ]
+        assert got.stop_reason == "tool_use"
+    functions = [{"type": "function", "name": n, "parameters": schema} for n in ("add", "now")]
+    with openai.OpenAI(base_url=saying.running.url + "/v1", api_key="x", max_retries=0) as made:
+        answer = made.responses.create(model="fake", input="x", tools=functions)
+    assert [item.type for item in answer.output] == ["message", "function_call", "function_call"]

@@ -172,11 +172,14 @@ def test_item_references(model: Start) -> None:
     with client(running) as made:
         one = made.create(model="fake", input="hello")
         reference = {"type": "item_reference", "id": one.output[0].id}
-        made.create(model="fake", input=[reference, {"role": "user", "content": "again"}])
+        two = made.create(model="fake", input=[reference, {"role": "user", "content": "again"}])
         assert fake.messages == [
             {"role": "assistant", "content": "Hi."},
             {"role": "user", "content": "again"},
         ]
+        made.delete(one.id)
+        made.create(model="fake", input="more", previous_response_id=two.id)
+        assert [m["content"] for m in fake.messages] == ["Hi.", "again", "Ho.", "more"]
         with pytest.raises(openai.BadRequestError, match="msg_1_2"):
             made.create(model="fake", input=[{"type": "item_reference", "id": "msg_1_2"}])
 

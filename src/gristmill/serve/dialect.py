@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import TypeVar, cast
+
+from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
 from gristmill.options import Options
+
+T = TypeVar("T")
+
+_BIG = 256 * 1024
+"""Bytes of a body that are translated in no time."""
 
 # Fields of the chat route that would change the number or the form of its answers: a dialect
 # that has no place for what they ask refuses them.
@@ -63,6 +71,15 @@ def renamed(names: Mapping[str, str]) -> Generator[None]:
         error.param = names[name]
         error.args = (str(error).replace(f"'{name}'", f"'{names[name]}'"), *error.args[1:])
         raise
+
+
+async def translated(http: HttpRequest, work: Callable[[], T], large: bool = False) -> T:
+    """What ``work`` makes of a request's body: off the event loop if the body is (or may be)
+    long, or what else it reads is ``large``."""
+    length = http.headers.get("content-length", "")
+    if not large and length.isdigit() and len(length) < 10 and int(length) <= _BIG:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def an_object(value: object, where: str) -> Mapping[str, object]:

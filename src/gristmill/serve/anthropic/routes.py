@@ -20,8 +20,9 @@ from gristmill.serve.anthropic.request import (
 )
 from gristmill.serve.anthropic.shape import MessageShape
 from gristmill.serve.chat_request import chat_job
-from gristmill.serve.dialect import blocks_apart, renamed
+from gristmill.serve.dialect import blocks_apart, renamed, translated
 from gristmill.serve.errors import JsonResponse
+from gristmill.serve.exchange import promise
 from gristmill.serve.limits import read_object
 from gristmill.serve.log import request_id
 from gristmill.serve.prompt import chat_tokens
@@ -34,13 +35,15 @@ async def _asked(http: HttpRequest, form: type[MessagesFields]) -> Asked:
     state.open()
     body = await read_object(http, state.options.max_body_bytes)
     blocks_apart(body, state.options)
-    return parse_messages(body, form)
+    return await translated(http, lambda: parse_messages(body, form))
 
 
 async def messages(http: HttpRequest) -> Response:
     """Answers a conversation with a message."""
     asked = await _asked(http, MessagesFields)
     with renamed(NAMES):
+        if asked.chat.stream:
+            promise(http, AnthropicEvents())
         job = await chat_job(http, asked.chat, f"msg_{uuid.uuid4().hex}")
         shape = MessageShape(job, asked)
         answer = await reply(http, job, shape.writer, shape.whole, shape.ending, AnthropicEvents())

@@ -148,15 +148,14 @@ def parse_response(body: Mapping[str, object], store: Store, mark: str) -> Asked
     refuse_chat_only({k: v for k, v in body.items() if k != "stream_options"}, API)
     fields = ResponsesFields.parse(body)
     kept = _stored(fields, store)
-    items = input_items(fields.input, mark)
+    items = _resolved(input_items(fields.input, mark), store)
     before = store.conversation(fields.previous_response_id) if fields.previous_response_id else []
-    resolved = [_resolved(item, store) for item in items]
     effort, summary = _reasoning(fields)
     logprobs = _logprobs(fields)
     chat: dict[str, object] = {
         **{k: v for k, v in body.items() if k not in _OURS},
         "model": fields.model,
-        "messages": chat_messages([*before, *resolved], fields.instructions),
+        "messages": chat_messages([*before, *items], fields.instructions),
         "max_completion_tokens": fields.max_output_tokens,
         "temperature": fields.temperature,
         "top_p": fields.top_p,
@@ -199,10 +198,11 @@ def _ignored(name: str) -> RequestError:
     )
 
 
-def _resolved(item: Mapping[str, object], store: Store) -> Mapping[str, object]:
-    if item["type"] == "item_reference":
-        return store.item(str(item["id"]))
-    return item
+def _resolved(items: Sequence[Mapping[str, object]], store: Store) -> list[Mapping[str, object]]:
+    """The items, stored ones in the place of references to them."""
+    references = [str(item["id"]) for item in items if item["type"] == "item_reference"]
+    found = store.items(references)
+    return [found[str(item["id"])] if item["type"] == "item_reference" else item for item in items]
 
 
 def _reasoning(fields: ResponsesFields) -> tuple[object, str | None]:

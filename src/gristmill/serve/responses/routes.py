@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gristmill.errors import ContextError, RequestError
 from gristmill.serve.chat_request import ChatFields, chat_job
-from gristmill.serve.dialect import blocks_apart, renamed
+from gristmill.serve.dialect import blocks_apart, renamed, translated
 from gristmill.serve.errors import JsonResponse, dumps
 from gristmill.serve.exchange import KEY
 from gristmill.serve.limits import read_object
@@ -37,7 +37,9 @@ async def _asked(http: HttpRequest, mark: str) -> Asked:
     state.open()
     body = await read_object(http, state.options.max_body_bytes)
     blocks_apart(body, state.options)
-    return parse_response(body, http.app.state.responses, mark)
+    store: Store = http.app.state.responses
+    large = "previous_response_id" in body
+    return await translated(http, lambda: parse_response(body, store, mark), large)
 
 
 async def create(http: HttpRequest) -> Response:

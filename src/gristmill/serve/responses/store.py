@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Protocol, cast
 
 from gristmill.errors import NotFoundError, RequestError
@@ -61,19 +62,24 @@ class Record:
 
 
 class Store:
-    """What ``previous_response_id`` and the routes by id find. Lives on the event loop."""
+    """What ``previous_response_id`` and the routes by id find. Safe to use from any thread."""
 
     def __init__(self, most_bytes: int, most: int = MAX_RECORDS) -> None:
         self.most_bytes = most_bytes
         self.most = most
         self.bytes = 0
         self._records: OrderedDict[str, Record] = OrderedDict()
+        self._lock = RLock()
 
     def __len__(self) -> int:
         return len(self._records)
 
     def put(self, record: Record) -> None:
         """Keeps a record (again), and lets go of old ones."""
+        with self._lock:
+            self._put(record)
+
+    def _put(self, record: Record) -> None:
         self.drop(record.id)
         self._records[record.id] = record
         record.counted = record.size
@@ -88,22 +94,36 @@ class Store:
 
     def drop(self, id_: str) -> bool:
         """Forgets a record; False if there is none."""
-        record = self._records.pop(id_, None)
-        if record is None:
-            return False
-        self.bytes -= record.counted
-        return True
+        with self._lock:
+            record = self._records.pop(id_, None)
+            if record is None:
+                return False
+            self.bytes -= record.counted
+            return True
 
     def get(self, id_: str) -> Record:
         """The record, used just now. Raises NotFoundError (404)."""
-        record = self._records.get(id_)
-        if record is None:
-            raise NotFoundError(f"Response with id '{id_[:200]}' not found.", "response_id")
-        self._records.move_to_end(id_)
-        return record
+        with self._lock:
+            record = self._records.get(id_)
+            if record is None:
+                raise NotFoundError(f"Response with id '{id_[:200]}' not found.", "response_id")
+            self._records.move_to_end(id_)
+            return record
 
     def conversation(self, previous: str) -> list[dict[str, object]]:
         """All items up to and with the response ``previous``. Raises RequestError."""
+        items: list[dict[str, object]] = []
+        for record in self._chain(previous):
+            items += record.items()
+            items += record.output()
+        return items
+
+    def _chain(self, previous: str) -> list[Record]:
+        """The records of a conversation, the first one first; all of them used just now."""
+        with self._lock:
+            return self._links(previous)
+
+    def _links(self, previous: str) -> list[Record]:
         chain: list[Record] = []
         at: str | None = previous
         while at is not None:
@@ -116,22 +136,29 @@ class Store:
                 )
             chain.append(record)
             at = record.previous
-        items: list[dict[str, object]] = []
-        for record in reversed(chain):
+        chain.reverse()
+        for record in chain:
             self._records.move_to_end(record.id)
-            items += record.items()
-            items += record.output()
-        return items
+        return chain
 
-    def item(self, id_: str) -> Mapping[str, object]:
-        """The item that an ``item_reference`` names. Raises RequestError."""
-        marks = id_.split("_")
-        record = self._records.get(f"resp_{marks[1]}") if len(marks) > 2 else None
-        if record is not None:
-            for item in [*record.output(), *record.items()]:
-                if item.get("id") == id_:
-                    return item
-        raise RequestError(f"Item with id '{id_[:200]}' not found.", "input")
+    def items(self, ids: Iterable[str]) -> dict[str, Mapping[str, object]]:
+        """The items that ``item_reference``s name, by id; each response is read once. Raises
+        RequestError."""
+        found: dict[str, Mapping[str, object]] = {}
+        seen: set[str] = set()
+        for id_ in ids:
+            marks = id_.split("_")
+            owner = f"resp_{marks[1]}" if len(marks) > 2 else ""
+            if owner not in seen:
+                seen.add(owner)
+                with self._lock:
+                    record = self._records.get(owner)
+                if record is not None:
+                    own = [*record.output(), *record.items()]
+                    found |= {str(item.get("id")): item for item in own}
+            if id_ not in found:
+                raise RequestError(f"Item with id '{id_[:200]}' not found.", "input")
+        return found
 
 
 def _unknown(previous: str, at: str) -> RequestError:
