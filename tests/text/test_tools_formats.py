@@ -332,6 +332,35 @@ def test_a_forced_call_is_what_the_parser_reads(name: str) -> None:
     assert not accepts(grammar, text.replace("city", "town"))
 
 
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic", "lfm2", "gemma4"])
+def test_definitions_are_found(name: str) -> None:
+    place = {"type": "object", "properties": {"town": {"type": "string"}}}
+    parameters = {
+        "type": "object",
+        "properties": {"at": {"$ref": "#/$defs/place"}, "s": {"$ref": "#/$defs/text"}},
+        "required": ["at", "s"],
+        "$defs": {"place": place, "text": {"type": "string"}},
+    }
+    tool = Tool("go", "", parameters)
+    assert typed.kinds(typed.argument(tool, "at")) == {"object"}
+    assert typed.kinds(typed.argument(tool, "s")) == {"string"}
+    text = {
+        "qwen3_coder": '<tool_call>\n<function=go>\n<parameter=at>\n{"town": "Bonn"}\n'
+        "</parameter>\n<parameter=s>\n1\n</parameter>\n</function>\n</tool_call>",
+        "glm45": '<tool_call>go\n<arg_key>at</arg_key>\n<arg_value>{"town": "Bonn"}</arg_value>\n'
+        "<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        "pythonic": '[go(at={"town": "Bonn"}, s="1")]',
+        "lfm2": '<|tool_call_start|>[go(at={"town": "Bonn"}, s="1")]<|tool_call_end|>',
+        "gemma4": '<|tool_call>call:go{at:{town:<|"|>Bonn<|"|>},s:<|"|>1<|"|>}<tool_call|>',
+    }[name]
+    form = tools.find(name)
+    assert accepts("start: calls\n" + form.grammar(Wanted([tool])), text)
+    parser = form.parser([tool], "")
+    assert told(joined([parser.push(text), parser.flush()])) == [
+        ("go", {"at": {"town": "Bonn"}, "s": "1"})
+    ]
+
+
 def test_a_choice_is_kept_to() -> None:
     tool = Tool("go", "", {"type": "object", "properties": {"unit": {"type": "string",
                 "enum": ["C", "F"]}}, "required": ["unit"]})  # fmt: skip

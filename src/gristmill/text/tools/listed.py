@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from gristmill.text.tools import typed
 from gristmill.text.tools.base import Tool
 
 
@@ -24,7 +25,10 @@ def arguments(
     rules = [f"{name}_{i}" for i in range(len(order))]
     needed = sum(key in required for key in order)
     text = row(rules[:needed], rules[needed:], comma)
-    made = [argument(rule, key, tool.property(key)) for rule, key in zip(rules, order, strict=True)]
+    made = [
+        argument(rule, key, typed.argument(tool, key))
+        for rule, key in zip(rules, order, strict=True)
+    ]
     return f"{name}: {text}\n" + "".join(made)
 
 

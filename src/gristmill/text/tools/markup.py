@@ -175,7 +175,7 @@ class _Script:
                     yield from reader.space()
                     yield from reader.expect(tags.value)
                 reader.arguments(f'{before}"{literal.quoted(key)}": ')
-                yield from self._value(reader, tool.property(key) if tool else {}, attributes)
+                yield from self._value(reader, typed.argument(tool, key), attributes)
                 before, mark = ", ", None
         except MalformedError:
             if (yield from reader.peek()):  # something else than the answer's end
@@ -309,7 +309,7 @@ class _Writer:
         required: object = tool.parameters.get("required")
         for key in cast("dict[str, object]", given) if isinstance(given, dict) else ():
             rule = f"call_{number}_{len(rules)}"
-            rules.append(self._argument(rule, key, tool.property(key)))
+            rules.append(self._argument(rule, key, typed.argument(tool, key)))
             needed = isinstance(required, list) and key in required
             parts.append(rule if needed else f"{rule}?")
         parts.append(self.tag(tags.close))

@@ -191,7 +191,7 @@ def _written(
         item = _written(made, mark, f"{rule}_i", inner, last, depth + 1)
         return f'({mark} "<item>" {item})* {mark} {close_}'
     if kinds and "string" not in kinds and not kinds & {"object", "array"}:
-        made.append(f"{rule}_value: %json {json.dumps(dict(schema), ensure_ascii=False)}\n")
+        made.append(typed.json_rule(f"{rule}_value", schema))
         return f"{rule}_value {mark} {close_}"
     if kinds == typed.TEXT and isinstance(schema.get("enum"), list):
         words = [json.dumps(each, ensure_ascii=False) for each in schema["enum"]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.text.tools import listed, literal
+from gristmill.text.tools import listed, literal, typed
 from gristmill.text.tools.base import Format, Parser, Tool, Wanted, any_of
 from gristmill.text.tools.marked import close
 from gristmill.text.tools.reader import MalformedError, Reader, Script, ScriptParser
@@ -156,10 +156,8 @@ def _keys(tool: Tool | None) -> list[str]:
 
 
 def _argument(rule: str, key: str, schema: Mapping[str, Any]) -> str:
-    return (
-        f"{rule}: {json.dumps(key + '=', ensure_ascii=False)} {rule}_value\n"
-        f"{rule}_value: %json {json.dumps(dict(schema), ensure_ascii=False)}\n"
-    )
+    name = json.dumps(key + "=", ensure_ascii=False)
+    return f"{rule}: {name} {rule}_value\n" + typed.json_rule(f"{rule}_value", schema)
 
 
 def _grammar(layout: Layout, wanted: Wanted) -> str:
@@ -186,6 +184,13 @@ def _format(
     def parser(tools: Sequence[Tool], prompt: str) -> Parser:
         return ScriptParser(_Script(layout, tools))
 
+    def written(called: str, arguments: Mapping[str, Any]) -> str:
+        inner = ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
+        call = f"{called}({inner})"
+        if layout.listed:
+            return f"{layout.open}[{call}]{layout.close}"
+        return f"{layout.open}\n{call}\n{layout.close}"
+
     return Format(
         name=name,
         detect=detect,
@@ -193,7 +198,14 @@ def _format(
         grammar=lambda wanted: _grammar(layout, wanted),
         marks=tuple(filter(None, (layout.open, layout.close))),
         aliases=aliases,
+        example=written("NAME", {"KEY": "VALUE"}),
+        written=written,
     )
+
+
+def _literal(value: object) -> str:
+    """A value of JSON as Python writes it, texts in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 LLAMA4 = _format(

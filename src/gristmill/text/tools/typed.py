@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from gristmill.text.tools import literal
+from gristmill.text.tools.base import WHITESPACE, Tool
 
 _MAX_DEPTH = 8
+_DEFINITIONS = frozenset({"$defs", "definitions"})
 _KINDS: tuple[tuple[type, str], ...] = (
     (bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array"),
     (dict, "object"),
@@ -41,6 +43,30 @@ def kinds(schema: Mapping[str, object], depth: int = 0) -> frozenset[str]:
     if schema.get("nullable") is True:
         found.add("null")
     return frozenset(found)
+
+
+def argument(tool: Tool | None, key: str) -> Mapping[str, Any]:
+    """The schema of a tool's argument, with the definitions that it may refer to; what is only a
+    reference is what it refers to. Empty where the tool does not say."""
+    if tool is None:
+        return {}
+    schema: Mapping[str, Any] = tool.property(key)
+    for _ in range(_MAX_DEPTH):
+        where, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+        known: object = tool.parameters.get(where) if where in _DEFINITIONS else None
+        found: object = cast("dict[str, object]", known).get(name) if isinstance(known, dict) else 0
+        if not isinstance(found, dict):
+            break
+        schema = cast("dict[str, Any]", found)
+    if "$ref" in json.dumps(dict(schema), default=str):
+        return {**{k: tool.parameters[k] for k in _DEFINITIONS & tool.parameters.keys()}, **schema}
+    return schema
+
+
+def json_rule(name: str, schema: Mapping[str, Any]) -> str:
+    """A Lark rule for JSON of a schema; what llguidance cannot enforce in it is passed over."""
+    guidance = {"whitespace_pattern": WHITESPACE, "lenient": True}
+    return f"{name}: %json {json.dumps({**schema, 'x-guidance': guidance}, ensure_ascii=False)}\n"
 
 
 def _kind(value: object) -> str:
@@ -97,8 +123,7 @@ def ended(
         choices = cast("list[object]", schema.get("enum") or [schema.get("const")])
         words = " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
         return f"{name}: ({words}) {tail}\n"
-    value = f"{name}_value: %json {json.dumps(dict(schema), ensure_ascii=False)}\n"
-    return f"{name}: {name}_value {tail}\n{value}"
+    return f"{name}: {name}_value {tail}\n" + json_rule(f"{name}_value", schema)
 
 
 def free(name: str, line: str, end: str, mark: Callable[[str], str]) -> str:
