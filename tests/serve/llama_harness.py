@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.tiny import tiny_llama
 
 
 @contextmanager
-def tiny_server(directory: Path, trained: int = 512, **options: Any) -> Iterator[Real]:
+def tiny_server(directory: Path, trained: int = 512, **options: Any) -> Generator[Real]:
     """``options`` are the server's; the model, of ``trained`` tokens, lies in ``directory``."""
     path = directory / "tiny.gguf"
     if not path.exists():

@@ -209,7 +209,7 @@ def test_probabilities(http: httpx.Client) -> None:
 
 
 def test_probabilities_after_sampling(http: httpx.Client) -> None:
-    more = {"n_probs": 5, "post_sampling_probs": True, "temperature": 0.9, "top_k": 3, "seed": 1}
+    more: dict[str, Any] = {"n_probs": 5, "post_sampling_probs": True, "temperature": 0.9, "top_k": 3, "seed": 1}
     for entry in ask(http, **more)["completion_probabilities"]:
         assert list(entry) == ["id", "token", "bytes", "prob", "top_probs"]
         assert 1 <= len(entry["top_probs"]) <= 3
@@ -370,7 +370,7 @@ def test_busy_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return run(program, batch)
 
     monkeypatch.setattr(ReferenceProgram, "run", slowly)
-    more = {"max_running": 1, "slot_save_path": str(tmp_path), "slot_prompts": True}
+    more: dict[str, Any] = {"max_running": 1, "slot_save_path": str(tmp_path), "slot_prompts": True}
     with tiny_server(tmp_path, **more) as real, real.client() as http, real.client() as other:
         body = {"prompt": "the mill", "stream": True, "ignore_eos": True, "id_slot": 0}
         with http.stream("POST", "/completion", json=body) as got:
@@ -401,7 +401,7 @@ def test_properties(real: Real, http: httpx.Client) -> None:
 
 
 def test_what_is_switched_off(tmp_path: Path) -> None:
-    off = {"slots": False, "props": True, "prefix_cache": False}
+    off: dict[str, Any] = {"slots": False, "props": True, "prefix_cache": False}
     with tiny_server(tmp_path, **off) as real, real.client() as http:
         assert http.get("/slots").status_code == 501
         assert http.post("/slots/0?action=erase").status_code == 501

@@ -1,4 +1,4 @@
-"""The engine: four methods (``submit``, ``abort``, ``stats``, ``close``) and one thread.
+"""The engine: ``submit``, ``abort``, ``stats``, ``between``, ``close``, and one thread.
 
 The thread sleeps while there is nothing to do. Each turn it takes what arrived, plans a step,
 has it computed, chooses tokens and hands deltas to the sinks. Whatever goes wrong in it is
@@ -13,15 +13,15 @@ import threading
 from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from gristmill.backends.ops import Backend, Choice, Memory, Program
-from gristmill.engine.grammar import Grammars, Masks, Recipe
-from gristmill.engine.output import Detokenizing, Output
-from gristmill.engine.plan import Plan
+from gristmill.backends.ops import Choice
+from gristmill.engine.grammar import Masks, Recipe
+from gristmill.engine.output import Output
+from gristmill.engine.parts import Job, Parts, Scores
 from gristmill.engine.prefixes import Prefixes
 from gristmill.engine.sampler import Sampler
 from gristmill.engine.scheduler import Scheduler, Span, StepPlan
@@ -36,54 +36,15 @@ from gristmill.kv.pools import Pools
 from gristmill.types import (
     Delta,
     FinishReason,
-    Progress,
     Request,
     Sink,
-    Timings,
-    TokenLogprob,
 )
-
-Scores = tuple[TokenLogprob | None, ...]
-"""Log-probabilities of a prompt's tokens; the first has none."""
 
 T = TypeVar("T")
 
 log = logging.getLogger("gristmill.engine")
 
 SEED_MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What an engine is put together from. ``detokenizer`` is given ``skip_special`` and
-    the tokens shown all the same."""
-
-    plan: Plan
-    backend: Backend
-    memory: Memory
-    program: Program
-    vocab: int
-    eos: frozenset[int]
-    detokenizer: Callable[[bool, tuple[int, ...]], Detokenizing]
-    grammars: Grammars | None = None
-    """Needed for constraints and thinking budgets."""
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A request and its answers: ``live`` those that are not finished, ``unborn`` how many
-    wait for the first one to put their common prompt into the prefix cache. ``scores`` are the
-    prompt's log-probabilities, once the first answer has them."""
-
-    request: Request
-    sink: Sink
-    submitted: float
-    seed: int
-    arrival: int
-    live: dict[int, Sequence] = field(default_factory=dict[int, Sequence])
-    unborn: int = 0
-    scores: Scores | None = None
-    recipe: Recipe | None = None
 
 
 class Engine:
@@ -119,7 +80,7 @@ class Engine:
         self._wake = threading.Condition()
         self._inbox: list[Callable[[], None]] = []
         self._asked: set[Future[Any]] = set()
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
         self._alive = 0
         self._arrivals = 0
         self._deadline: float | None = None
@@ -158,7 +119,7 @@ class Engine:
             seed = request.sampling.seed
             seed = self._random.getrandbits(63) if seed is None else seed
             self._arrivals += 1
-            job = _Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
+            job = Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
             job.recipe = recipe
             self._jobs[request.id] = job
             self._alive += request.n
@@ -341,12 +302,12 @@ class Engine:
 
     # ------------------------------------------------------------- sequences
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: Job) -> None:
         """Put the first answer of a new request into the line."""
         self._counters.requests += 1
         self._bear(job)
 
-    def _bear(self, job: _Job) -> None:
+    def _bear(self, job: Job) -> None:
         """Put the next answer of a request into the line."""
         request, index = job.request, job.request.n - job.unborn
         params = request.sampling
@@ -380,9 +341,9 @@ class Engine:
         )
         self._scheduler.add(job.live[index])
 
-    def _prepare(self, plan: StepPlan) -> list[tuple[_Job, GristmillError]]:
+    def _prepare(self, plan: StepPlan) -> list[tuple[Job, GristmillError]]:
         """Sampling states for those that choose their first token; whom the back end refused."""
-        refused: list[tuple[_Job, GristmillError]] = []
+        refused: list[tuple[Job, GristmillError]] = []
         for span in plan.spans:
             if span.sequence.output.slot < 0:
                 self.slots.take(span.sequence)
@@ -437,7 +398,7 @@ class Engine:
         delta = sequence.output.push(choice, scores, complete)
         reason = delta.finish
         if reason is not None:
-            delta = replace(delta, timings=self._timings(sequence))
+            delta = replace(delta, timings=sequence.timings())
             self._end(job, sequence, reason)
         self._tell(job, delta)
 
@@ -455,15 +416,11 @@ class Engine:
         job = self._jobs.get(sequence.request.id)
         if job is None or sequence.index not in job.live:
             return
-        clock, slot = sequence.clock, sequence.output.slot
-        began = now if clock.admitted is None else clock.admitted
-        progress = Progress(
-            sequence.prompt_tokens, sequence.cached or 0, sequence.computed, now - began
-        )
-        request = sequence.request
+        request, slot = sequence.request, sequence.output.slot
+        progress = sequence.progress(now)
         self._tell(job, Delta(request.id, sequence.index, (), "", slot=slot, progress=progress))
 
-    def _prompt_done(self, job: _Job, sequence: Sequence) -> Scores | None:
+    def _prompt_done(self, job: Job, sequence: Sequence) -> Scores | None:
         """Count a prompt; its other answers may start now. The prompt's scores, if wanted."""
         self._counters.prompt_tokens += sequence.prompt_tokens
         if sequence.request.sampling.prompt_logprobs is not None:
@@ -474,17 +431,17 @@ class Engine:
 
     def _finish(
         self,
-        job: _Job,
+        job: Job,
         sequence: Sequence,
         reason: FinishReason,
         error: str | None = None,
         scores: Scores | None = None,
     ) -> None:
-        delta = sequence.output.end(reason, self._timings(sequence), error, scores)
+        delta = sequence.output.end(reason, sequence.timings(), error, scores)
         self._end(job, sequence, reason)
         self._tell(job, delta)
 
-    def _end(self, job: _Job, sequence: Sequence, reason: FinishReason) -> None:
+    def _end(self, job: Job, sequence: Sequence, reason: FinishReason) -> None:
         """Forget a sequence; with the last one its request."""
         self.slots.leave(sequence)
         self._scheduler.remove(sequence)
@@ -495,7 +452,7 @@ class Engine:
             if not job.live and not job.unborn:
                 self._jobs.pop(job.request.id, None)
 
-    def _drop(self, job: _Job, reason: FinishReason, error: str | None) -> None:
+    def _drop(self, job: Job, reason: FinishReason, error: str | None) -> None:
         """End all answers of a request, born or not."""
         if self._jobs.get(job.request.id) is not job:
             return
@@ -511,28 +468,13 @@ class Engine:
         job = self._jobs[sequence.request.id]
         self._drop(job, "error", "The machine has no memory left for this request's context.")
 
-    def _tell(self, job: _Job, delta: Delta) -> None:
+    def _tell(self, job: Job, delta: Delta) -> None:
         """Hand a delta on; a sink that fails has lost its request, nobody else has."""
         try:
             job.sink(delta)
         except Exception:
             log.exception("the receiver of request %s failed; it is aborted", job.request.id)
             self._drop(job, "abort", None)
-
-    def _timings(self, sequence: Sequence) -> Timings:
-        clock = sequence.clock
-        now = monotonic()
-        admitted = now if clock.admitted is None else clock.admitted
-        first = now if clock.first_token is None else clock.first_token
-        last = first if clock.last_token is None else clock.last_token
-        return Timings(
-            queue_s=admitted - clock.submitted,
-            prefill_s=max(0.0, first - admitted),
-            decode_s=max(0.0, last - first),
-            prompt_tokens=sequence.prompt_tokens,
-            cached_tokens=sequence.cached or 0,
-            generated_tokens=sequence.output.generated,
-        )
 
     def _die(self, error: BaseException) -> None:
         """The engine failed: keep the cause, tell everybody."""
@@ -550,13 +492,4 @@ class Engine:
             self._jobs.clear()
         self.fail(cause)  # first: who is told of it must not find the server healthy
         for job in jobs:
-            self._mourn(job, str(cause))
-
-    def _mourn(self, job: _Job, message: str) -> None:
-        """Tell a request's unfinished answers that the engine failed; touches nothing else."""
-        unfinished = [*job.live, *range(job.request.n - job.unborn, job.request.n)]
-        for index in unfinished:
-            try:
-                job.sink(Delta(job.request.id, index, (), "", finish="error", error=message))
-            except Exception:
-                log.exception("the receiver of request %s failed", job.request.id)
+            job.mourn(str(cause))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from time import monotonic
 
 from gristmill.backends.ops import Chooser
 from gristmill.engine.grammar import Guide
 from gristmill.engine.output import Output
 from gristmill.kv.blocks import BlockTable
-from gristmill.types import Request, Sink, TokenLogprob
+from gristmill.types import Progress, Request, Sink, Timings, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -83,3 +84,23 @@ class Sequence:
         banned = self.banned if early else self.always_banned
         guided = () if self.guide is None else self.guide.bans
         return (*banned, *guided) if guided else banned
+
+    def timings(self) -> Timings:
+        """What it has cost so far."""
+        clock, now = self.clock, monotonic()
+        admitted = now if clock.admitted is None else clock.admitted
+        first = now if clock.first_token is None else clock.first_token
+        last = first if clock.last_token is None else clock.last_token
+        return Timings(
+            queue_s=admitted - clock.submitted,
+            prefill_s=max(0.0, first - admitted),
+            decode_s=max(0.0, last - first),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached or 0,
+            generated_tokens=self.output.generated,
+        )
+
+    def progress(self, now: float) -> Progress:
+        """How far its prompt is."""
+        began = now if self.clock.admitted is None else self.clock.admitted
+        return Progress(self.prompt_tokens, self.cached or 0, self.computed, now - began)

@@ -1,0 +1,61 @@
+"""What an engine is put together from, and what it knows of a request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gristmill.backends.ops import Backend, Memory, Program
+from gristmill.engine.grammar import Grammars, Recipe
+from gristmill.engine.output import Detokenizing
+from gristmill.engine.plan import Plan
+from gristmill.engine.sequence import Sequence
+from gristmill.types import Delta, Request, Sink, TokenLogprob
+
+log = logging.getLogger("gristmill.engine")
+
+Scores = tuple[TokenLogprob | None, ...]
+"""Log-probabilities of a prompt's tokens; the first has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is put together from. ``detokenizer`` is given ``skip_special`` and
+    the tokens shown all the same."""
+
+    plan: Plan
+    backend: Backend
+    memory: Memory
+    program: Program
+    vocab: int
+    eos: frozenset[int]
+    detokenizer: Callable[[bool, tuple[int, ...]], Detokenizing]
+    grammars: Grammars | None = None
+    """Needed for constraints and thinking budgets."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request and its answers: ``live`` those that are not finished, ``unborn`` how many
+    wait for the first one to put their common prompt into the prefix cache. ``scores`` are the
+    prompt's log-probabilities, once the first answer has them."""
+
+    request: Request
+    sink: Sink
+    submitted: float
+    seed: int
+    arrival: int
+    live: dict[int, Sequence] = field(default_factory=dict[int, Sequence])
+    unborn: int = 0
+    scores: Scores | None = None
+    recipe: Recipe | None = None
+
+    def mourn(self, message: str) -> None:
+        """Tell the unfinished answers that the engine failed; touches nothing else."""
+        unfinished = [*self.live, *range(self.request.n - self.unborn, self.request.n)]
+        for index in unfinished:
+            try:
+                self.sink(Delta(self.request.id, index, (), "", finish="error", error=message))
+            except Exception:
+                log.exception("the receiver of request %s failed", self.request.id)
