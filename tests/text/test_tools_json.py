@@ -257,6 +257,12 @@ def test_an_id_given_twice_is_given_once() -> None:
     assert len({delta.id for delta in piece.calls}) == 2
 
 
+def test_every_name_is_one_format_s() -> None:
+    found = [name for each in tools.FORMATS for name in (each.name, *each.aliases)]
+    assert sorted(found) == sorted(set(found))
+    assert set(found) == set(tools.names())
+
+
 def test_names() -> None:
     for name in ("hermes", "mistral", "llama3_json", "deepseek_v3", "kimi_k2", "deepseek-v3"):
         assert tools.find(name)

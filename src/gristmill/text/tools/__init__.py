@@ -35,7 +35,7 @@ from gristmill.text.tools.base import Format, Parser, Tool, Wanted
 __all__ = ["Format", "Parser", "Tool", "Wanted", "detect", "find", "names", "parser"]
 
 # In the order in which templates are asked: marks that only one format has come first.
-_FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[Format, ...] = (
     harmony.FORMAT,
     gemma.GEMMA4,
     gemma.FUNCTION_GEMMA,
@@ -66,6 +66,7 @@ _FORMATS: tuple[Format, ...] = (
     arrays.FIREFUNCTION,
     arrays.COHERE,
     arrays.COMMAND_R_PLUS,
+    arrays.LONGCAT,
     arrays.MINIMAX,
     arrays.APRIEL,
     messages.FUNCTIONARY,
@@ -76,7 +77,7 @@ _FORMATS: tuple[Format, ...] = (
     arrays.JSON,
 )
 
-_BY_NAME = {name: each for each in _FORMATS for name in (each.name, *each.aliases)}
+_BY_NAME = {name: each for each in FORMATS for name in (each.name, *each.aliases)}
 
 
 def names() -> tuple[str, ...]:
@@ -88,7 +89,7 @@ def find(name: str) -> Format:
     """The format of this name; hyphens may stand for underscores. Raises UsageError."""
     found = _BY_NAME.get(name.lower().replace("-", "_"))
     if found is None:
-        known = ", ".join(sorted(each.name for each in _FORMATS))
+        known = ", ".join(sorted(each.name for each in FORMATS))
         raise UsageError(
             f"Unknown tool-call parser '{name}'; formats are {known}, and vLLM's names for them."
         )
@@ -97,7 +98,7 @@ def find(name: str) -> Format:
 
 def detect(template_source: str) -> str | None:
     """The name of the format that a chat template speaks, if any."""
-    return next((each.name for each in _FORMATS if each.detect(template_source)), None)
+    return next((each.name for each in FORMATS if each.detect(template_source)), None)
 
 
 def parser(name: str, tools: Sequence[Tool], prompt: str = "") -> Parser:

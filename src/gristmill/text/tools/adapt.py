@@ -140,6 +140,8 @@ def _spoken(message: Message, form: Format) -> Message:
 
 def _written(function: Mapping[str, Any], form: Format) -> str:
     name, arguments = str(function["name"]), str(function["arguments"])
+    if form.written is not None:
+        return form.written(name, function["arguments"])
     first, found, last = form.example.replace("NAME", name).partition('{"KEY": "VALUE"}')
     return first + arguments + last if found else f"{name}({arguments})"
 

@@ -35,6 +35,7 @@ APRIEL = marked(
     _has("<tool_calls>[", "</tool_calls>"),
     Marks(open=("<tool_calls>",), close=("</tool_calls>",)),
     Layout(before='{open} "["', after='"]" {close}'),
+    aliases=("jamba", "hunyuan_a13b"),
     example=f"<tool_calls>[{_ARRAY}]</tool_calls>",
 )
 FIREFUNCTION = marked(
@@ -68,10 +69,17 @@ COMMAND_R_PLUS = marked(
     aliases=("command_r",),
     example='Action:\n```json\n[{"tool_name": "NAME", "parameters": {"KEY": "VALUE"}}]\n```',
 )
+LONGCAT = marked(
+    "longcat",
+    _has("<longcat_tool_call>"),
+    Marks(open=("<longcat_tool_call>",), close=("</longcat_tool_call>",)),
+    Layout(each=(r'{open} "\n"', r'"\n" {close}'), between=r'"\n"'),
+    example=f"<longcat_tool_call>\n{_ARRAY}\n</longcat_tool_call>",
+)
 JSON = marked(
     "json",
     lambda _source: False,
     Marks(open=("<tool_call>",), close=("</tool_call>",), bare=True),
     Layout(each=(r'{open} "\n"', r'"\n" {close}'), between=r'"\n"'),
-    aliases=("generic",),
+    aliases=("generic", "xlam"),
 )

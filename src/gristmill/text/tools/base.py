@@ -72,6 +72,7 @@ class Format:
     ``aliases`` are other names of it, those of vLLM's ``--tool-call-parser`` among them.
     ``example`` shows a call to models whose template does not take tools; it holds ``NAME`` and
     ``{"KEY": "VALUE"}``.
+    ``written`` writes a call where the example cannot tell how: its name and arguments.
     ``reasons``: its parser splits off the reasoning, too, and gets the raw answer.
     """
 
@@ -83,6 +84,7 @@ class Format:
     aliases: tuple[str, ...] = ()
     reasons: bool = False
     example: str = '<tool_call>\n{"name": "NAME", "arguments": {"KEY": "VALUE"}}\n</tool_call>'
+    written: Callable[[str, Mapping[str, Any]], str] | None = None
 
 
 def choice(

@@ -18,5 +18,5 @@ FORMAT = marked(
     _detect,
     Marks(open=("<tool_call>",), close=("</tool_call>",), bare=True),
     Layout(each=(r'{open} "\n"', r'"\n" {close}'), between=r'"\n"'),
-    aliases=("qwen", "qwen2", "qwen2_5", "qwen3", "granite4", "smollm3"),
+    aliases=("qwen", "qwen2", "qwen2_5", "qwen3", "granite4", "smollm3", "ernie45"),
 )

@@ -52,7 +52,6 @@ MINIMAX = markup(
         value_end="</parameter>",
         special=("<minimax:tool_call>", "</minimax:tool_call>"),
     ),
-    aliases=("minimax",),
 )
 DEEPSEEK_V32 = markup(
     "deepseek_v32",
