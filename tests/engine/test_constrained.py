@@ -61,8 +61,8 @@ class Asked:
 
 
 def opened(path: Path, **options: Any) -> Loaded:
-    chosen = {"context": 512, "kv_bytes": 64 << 20, "seed": 5, **options}
-    backend = chosen.pop("backend", "cpu")
+    chosen: dict[str, Any] = {"context": 512, "kv_bytes": 64 << 20, "seed": 5, **options}
+    backend: str = chosen.pop("backend", "cpu")
     return load(open_model(path), Options(model=str(path), **chosen), backend=backend)
 
 
