@@ -304,3 +304,9 @@ def test_gpt_oss_is_not_given_a_thought_and_a_text_beside_calls(llamacpp: Path) 
     assert "Wait." in template.render([user, said], None, True)
     shown = template.render([user, {**said, "content": None}], None, True)
     assert "<|channel|>analysis<|message|>hm<|end|>" in shown
+
+
+def test_the_page_names_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reasoning.md").read_text("utf-8")
+    assert [name for name in reasoning.NAMES if f"`{name}`" not in page] == []
+    assert [effort for effort in switch.EFFORTS if f"`{effort}`" not in page] == []
