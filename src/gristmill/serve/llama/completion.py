@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.serve.answers import Answer, Group, Part, Write
+from gristmill.serve.exchange import promise
 from gristmill.serve.limits import read_object
 from gristmill.serve.llama.probs import probabilities
 from gristmill.serve.llama.request import NativeFields, native_job
@@ -47,6 +48,8 @@ async def completion(http: HttpRequest) -> Response:
 
 async def respond(http: HttpRequest, body: Mapping[str, object]) -> Response:
     """The answer to a body of ``/completion``."""
+    if body.get("stream") is True:
+        promise(http, NativeEvents())
     job = await native_job(http, body)
     fields = job.fields
     assert isinstance(fields, NativeFields)
