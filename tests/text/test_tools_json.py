@@ -236,6 +236,12 @@ def test_arguments_come_before_the_call_is_complete() -> None:
     assert told == '{"a": "one two'
 
 
+def test_an_answer_in_json_is_not_held_back() -> None:
+    parser = tools.parser("hermes", TOOLS)
+    told = "".join(parser.push(c).content for c in '{"answer": [1, 2, 3')
+    assert told == '{"answer": [1, 2, 3'
+
+
 def test_openai_s_own_form_and_arguments_first() -> None:
     inner = '{"arguments": {"a": 1}, "name": "f"}'
     text = f'<tool_call>{{"id": "x", "type": "function", "function": {inner}}}</tool_call>'

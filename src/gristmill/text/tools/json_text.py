@@ -141,8 +141,8 @@ def string(reader: Reader) -> Script[str]:
 class Keys:
     """The keys of a call written as an object.
 
-    ``known``: names that a call must have to be one, and then it must have arguments, too; None
-    where the marks around it leave no doubt.
+    ``known``: names that a call must have to be one, and then it must have arguments, too, and
+    no strange keys; None where the marks around it leave no doubt.
     """
 
     name: tuple[str, ...] = ("name",)
@@ -151,6 +151,10 @@ class Keys:
     """Keys under which the call may lie as an object of its own (OpenAI's form)."""
     id: tuple[str, ...] = ()
     known: frozenset[str] | None = None
+
+    def has(self, key: str) -> bool:
+        """Whether a call may have this key."""
+        return key in (*self.name, *self.arguments, *self.inner, *self.id, "id", "type")
 
 
 @dataclass
@@ -183,6 +187,8 @@ def _members(reader: Reader, found: _Call, depth: int) -> Script[None]:
         if (yield from reader.follows("}")):
             return
         key = yield from string(reader)
+        if found.keys.known is not None and not found.keys.has(key):
+            raise MalformedError  # an answer in JSON, which nobody wants to wait for
         yield from reader.space()
         yield from reader.expect(":")
         yield from reader.space()
