@@ -123,6 +123,14 @@ def test_no_cache_is_used_nor_kept() -> None:
         assert cached(toy, PROMPT, cache=False) == 0
 
 
+def test_what_has_a_salt_is_not_saved() -> None:
+    with Toy() as toy:
+        toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0, cache_salt="mine"))
+        with pytest.raises(RequestError, match="salt"):
+            do(toy, lambda: toy.engine.prefixes.save(0))
+        assert do(toy, lambda: toy.engine.prefixes.erase(0)) == 128
+
+
 def test_without_a_prefix_cache() -> None:
     with Toy(make_plan(prefix_cache=False)) as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))

@@ -209,7 +209,13 @@ def test_probabilities(http: httpx.Client) -> None:
 
 
 def test_probabilities_after_sampling(http: httpx.Client) -> None:
-    more: dict[str, Any] = {"n_probs": 5, "post_sampling_probs": True, "temperature": 0.9, "top_k": 3, "seed": 1}
+    more: dict[str, Any] = {
+        "n_probs": 5,
+        "post_sampling_probs": True,
+        "temperature": 0.9,
+        "top_k": 3,
+        "seed": 1,
+    }
     for entry in ask(http, **more)["completion_probabilities"]:
         assert list(entry) == ["id", "token", "bytes", "prob", "top_probs"]
         assert 1 <= len(entry["top_probs"]) <= 3

@@ -30,6 +30,12 @@ class Prefixes:
         """What of a slot's tokens is cached. Raises RequestError when that is nothing,
         OverloadError while the slot is busy."""
         tokens, salt = self._content(slot)
+        if salt:
+            raise RequestError(
+                f"What ran in slot {slot} last had a cache_salt; it is not saved, for whoever "
+                "restored it would share it with all.",
+                "id_slot",
+            )
         table = self._manager.open(salt)
         found = self._manager.match(table, tokens + array("i", [0]))
         if found == 0:
