@@ -10,8 +10,9 @@ import pytest
 from gristmill.cli.accepted import MEANINGLESS
 from gristmill.cli.asked import to_options
 from gristmill.cli.environment import VARIABLES
+from gristmill.cli.loading import naming
 from gristmill.cli.serve import serve_command
-from gristmill.errors import UsageError
+from gristmill.errors import FormatError, UsageError
 from gristmill.options import Options, Tls
 
 
@@ -303,3 +304,11 @@ def test_keys_from_a_file(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(UsageError):
             options("--api-key-file", str(file))
+
+
+def test_errors_about_a_model_name_its_file() -> None:
+    path = Path("/some/where/model.gguf")
+    with pytest.raises(FormatError, match=r"^/some/where/model.gguf: 'a.key' is"), naming(path):
+        raise FormatError("'a.key' is missing.")
+    with pytest.raises(FormatError, match=r"^model.gguf is cut"), naming(path):
+        raise FormatError("model.gguf is cut short.")

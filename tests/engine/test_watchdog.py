@@ -39,3 +39,18 @@ def test_idling_and_working_are_no_failure() -> None:
         time.sleep(1.4)
         dog.close()
     assert told == []
+
+
+def test_a_step_that_hangs_is_seen_in_the_stats() -> None:
+    with Toy() as toy:
+        assert toy.engine.stats().stalled == 0
+        gate = toy.program.gate = threading.Event()
+        toy.submit(Request("r", (1,), greedy(max_tokens=1)))
+        deadline = time.monotonic() + 20
+        while toy.engine.stats().stalled < 0.2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0.2 <= toy.engine.stats().stalled < 20
+        gate.set()
+        while toy.engine.stats().running and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert toy.engine.stats().stalled == 0

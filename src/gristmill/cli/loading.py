@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.errors import EngineError
+from gristmill.errors import EngineError, ModelError
 from gristmill.options import Options
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ def load_model(
 
     path = fetch(options.model, report)
     report("opening", 0, 0)
-    checkpoint = understand(open_model(path))
+    with naming(path):
+        checkpoint = understand(open_model(path))
     try:
-        described = describe(checkpoint)
-        with _packing_bar(described.weight_bytes, report) as packing:
-            loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
+        with naming(path):
+            described = describe(checkpoint)
+            with _packing_bar(described.weight_bytes, report) as packing:
+                loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
     except BaseException:
         checkpoint.close()
         raise
@@ -63,6 +66,17 @@ def load_model(
         loaded.close()
         checkpoint.close()
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Errors about a model name its file, wherever in the loading they arise."""
+    try:
+        yield
+    except ModelError as error:
+        if path.name in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
 
 
 def fetch(reference: str, report: Report) -> Path:

@@ -115,23 +115,21 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
 
 
 def _check(options: Options) -> None:
-    """Every number in its range."""
-    for name, value, least in (
-        ("context", options.context, 1),
-        ("max_running", options.max_running, 1),
-        ("step_tokens", options.step_tokens, 1),
-        ("kv_bytes", options.kv_bytes, 1),
-        ("threads", options.threads, 1),
-        ("max_waiting", options.max_waiting, 0),
+    """Every number in its range. Errors name the flag, as a person types it."""
+    for flag, value, least, most in (
+        ("--max-model-len", options.context, 1, None),
+        ("--max-num-seqs", options.max_running, 1, 4096),
+        ("--max-num-batched-tokens", options.step_tokens, 1, 65536),
+        ("--kv-cache-memory-bytes", options.kv_bytes, 1, None),
+        ("--threads", options.threads, 1, None),
+        ("--max-waiting", options.max_waiting, 0, None),
     ):
         if value is not None and value < least:
-            raise UsageError(f"{name} is {value}; it must be at least {least}.")
-    if options.max_running is not None and options.max_running > 4096:
-        raise UsageError(f"max_running is {options.max_running}; it must be at most 4096.")
-    if options.step_tokens is not None and options.step_tokens > 65536:
-        raise UsageError(f"step_tokens is {options.step_tokens}; it must be at most 65536.")
+            raise UsageError(f"{flag} is {value}; it must be at least {least}.")
+        if value is not None and most is not None and value > most:
+            raise UsageError(f"{flag} is {value}; it must be at most {most}.")
     if not options.step_timeout > 0:
-        raise UsageError(f"step_timeout is {options.step_timeout}; it must be above 0 seconds.")
+        raise UsageError(f"--step-timeout is {options.step_timeout}; it must be above 0 seconds.")
 
 
 def _kv_limit(options: Options, machine: Machine) -> int:
@@ -149,7 +147,7 @@ def _shrunk(options: Options, context: int, tokens: int, limit: int, notes: list
         raise ResourceError(
             f"The memory for the KV cache ({_mebibytes(limit)}) holds {tokens} tokens; "
             f"the context needs {context if asked else min(context, LEAST_CONTEXT)}. Allow more "
-            "memory or ask for a smaller context."
+            "memory (--kv-cache-memory-bytes) or ask for a smaller context (--max-model-len)."
         )
     notes.append(
         f"Memory for the KV cache ({_mebibytes(limit)}) holds {tokens} tokens, so a request's "
