@@ -35,6 +35,8 @@ GO = {
 }  # fmt: skip
 DSML = "｜DSML｜"
 N = "]<]minimax[>["
+B, C, S = "<|open|>", "<|close|>", "<|sep|>"
+K3_TYPES = ("string", "number", "number", "boolean", "array", "object", "string")
 
 
 def _tags(before: str, end: str, value_end: str, line: str, gap: str = "") -> str:
@@ -95,6 +97,13 @@ TWO = {
     f"{N}</n>{N}<x>-1.5{N}</x>{N}<on>true{N}</on>{N}<list>{N}<item>1{N}</item>{N}<item>2{N}</item>"
     f"{N}</list>{N}<map>{N}<k>v{N}</k>{N}</map>{N}<unit>C{N}</unit>{N}</invoke>\n"
     f'{N}<invoke name="now">{N}</invoke>\n{N}</tool_call>',
+    "kimi_k3": f'{B}tools{S}{B}call tool="go" index="1"{S}'
+    + "".join(
+        f'{B}argument key="{k}" type="{t}"{S}'
+        f"{v if isinstance(v, str) else json.dumps(v)}{C}argument{S}"
+        for (k, v), t in zip(GO.items(), K3_TYPES, strict=True)
+    )
+    + f'{C}call{S}{B}call tool="now" index="2"{S}{C}call{S}{C}tools{S}',
     "gigachat3": f'<|function_call|>{{"name": "go", "arguments": {json.dumps(GO)}}}'
     '<|function_call|>{"name": "now", "arguments": {}}',
 }  # fmt: skip
@@ -312,6 +321,8 @@ FORCED = {
     "apertus": '<|tools_prefix|>[{"go": {"city": "Bonn"}}]<|tools_suffix|>',
     "minimax_m3": f'{N}<tool_call>\n{N}<invoke name="go">{N}<city>Bonn{N}</city>{N}<n>2{N}</n>'
     f"{N}<list>{N}<item>1{N}</item>{N}</list>{N}</invoke>\n{N}</tool_call>",
+    "kimi_k3": f'{B}tools{S}{B}call tool="go" index="1"{S}{B}argument key="city" type="string"{S}'
+    f'Bonn{C}argument{S}{B}argument key="n" type="number"{S}2{C}argument{S}{C}call{S}{C}tools{S}',
     "harmony": '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"city": "Bonn"}',
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.go:0"
     '<|tool_call_argument_begin|>{"city": "Bonn"}<|tool_call_end|><|tool_calls_section_end|>',

@@ -59,7 +59,7 @@ SILENT = {
 # Templates that change lists, which the sandbox refuses as that of transformers does.
 SILENT |= {"Kimi-K2-Instruct", "Kimi-K2-Thinking"}
 # Formats of few models, which have no parser here: their calls stay in the content.
-UNREAD = {"muse-glimmer", "meetkai-functionary-medium-v3.2", "Kimi-K3"}
+UNREAD = {"muse-glimmer", "meetkai-functionary-medium-v3.2"}
 # Templates that write only the first of several calls, or refuse several.
 SINGLE = {
     "GigaChat3-10B-A1.8B", "GigaChat3.1-10B-A1.8B", "openai-gpt-oss-120b",

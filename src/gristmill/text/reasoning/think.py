@@ -16,7 +16,7 @@ FORMAT = tagged(
     aliases=(
         "deepseek_r1", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "qwen3",
         "glm45", "glm47", "smollm3", "minicpm5", "minimax_m2", "minimax_m2_append_think",
-        "nemotron_v3", "nano_v3", "poolside_v1", "olmo3", "step3", "step3p5", "holo2", "exaone4", "phi4",
-        "lfm2", "mimo",
+        "nemotron_v3", "nano_v3", "poolside_v1", "olmo3", "step3", "step3p5", "holo2",
+        "exaone4", "phi4", "lfm2", "mimo",
     ),
 )  # fmt: skip

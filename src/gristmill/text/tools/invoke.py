@@ -6,6 +6,7 @@ they are strings.
 
 from __future__ import annotations
 
+from gristmill.text.tools import typed
 from gristmill.text.tools.markup import Markup, markup
 
 _DSML = "｜DSML｜"
@@ -19,8 +20,8 @@ def _detect_dsml(source: str) -> bool:
     return _DSML in source
 
 
-def _textual(textual: bool) -> str:
-    return f' string="{"true" if textual else "false"}"'
+def _textual(kinds: frozenset[str]) -> str:
+    return f' string="{"true" if kinds == typed.TEXT else "false"}"'
 
 
 def _dsml(outer: str) -> Markup:

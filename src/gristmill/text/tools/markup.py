@@ -31,9 +31,10 @@ class Markup:
     ``outer`` stands around a call, or around all of them (``several``). A call is ``call``, its
     name, ``call_end``, its arguments, ``close``. An argument is ``key``, its name, ``key_end``,
     then ``value`` (if that is a tag of its own), its text, ``value_end``. Where a name stands in
-    double quotes, attributes may follow it; ``key_attribute`` gives the one for a schema's type
-    when calls are written. ``lines``: a text has a line of its own. The ``gaps`` are the line
-    ends that are written after ``outer``, the name, a key, an argument, and the call.
+    double quotes, attributes may follow it: ``call_attribute``, and what ``key_attribute`` makes
+    of a schema's types, when calls are written. ``lines``: a text has a line of its own. The
+    ``gaps`` are the line ends that are written after ``outer``, the name, a key, an argument, and
+    the call.
     """
 
     call: str
@@ -47,7 +48,8 @@ class Markup:
     several: bool = False
     lines: bool = False
     cdata: bool = False
-    key_attribute: Callable[[bool], str] = lambda textual: ""
+    call_attribute: str = ""
+    key_attribute: Callable[[frozenset[str]], str] = lambda kinds: ""
     gaps: tuple[str, str, str, str, str] = ("\n", "\n", "", "\n", "\n")
     between: str = "\n"
     special: tuple[str, ...] | None = None
@@ -97,9 +99,9 @@ def _example(tags: Markup) -> str:
     opened, named, keyed, valued, called = tags.gaps
     line = "\n" if tags.lines else ""
     quote = '"' if tags.key.endswith('"') else ""
-    key = f"{tags.key}KEY{quote}{tags.key_attribute(True) if quote else ''}{tags.key_end}"
+    key = f"{tags.key}KEY{quote}{tags.key_attribute(typed.TEXT) if quote else ''}{tags.key_end}"
     argument = f"{key}{keyed}{tags.value}{line}VALUE{line}{tags.value_end}{valued}"
-    quote = '"' if tags.call.endswith('"') else ""
+    quote = f'"{tags.call_attribute}' if tags.call.endswith('"') else ""
     call = f"{tags.call}NAME{quote}{tags.call_end}{named}{argument}{tags.close}"
     if tags.outer is None:
         return call
@@ -300,7 +302,7 @@ class _Writer:
         """The rules of one tool's call."""
         tags = self._tags
         after_open, after_name, _, _, after_call = map(_text, tags.gaps)
-        quote = '"' if tags.call.endswith('"') else ""
+        quote = f'"{tags.call_attribute}' if tags.call.endswith('"') else ""
         parts = [self.tag(tags.call), _text(tool.name), self.tag(quote + tags.call_end), after_name]
         if tags.outer and not tags.several:
             parts = [self.tag(tags.outer[0]), after_open if tags.call else "", *parts]
@@ -321,7 +323,7 @@ class _Writer:
         tags = self._tags
         end = tags.key_end
         if tags.key.endswith('"'):
-            end = f'"{tags.key_attribute(typed.kinds(schema) == typed.TEXT)}{end}'
+            end = f'"{tags.key_attribute(typed.kinds(schema))}{end}'
         line = "\n" if tags.lines else ""
         parts = [self.tag(tags.key), _text(key), self.tag(end), _text(tags.gaps[2])]
         parts += (self.tag(tags.value), _text(line), f"{rule}_text", _text(tags.gaps[3]))
