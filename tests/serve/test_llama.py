@@ -252,6 +252,8 @@ def test_what_is_refused(http: httpx.Client) -> None:
     refused(http, "lora", lora=[{"id": 0, "scale": 1.0}])
     assert ask(http, lora=[])["stop"] is True
     refused(http, "id_slot", id_slot=10_000)
+    got = http.post("/v1/completions", json={"prompt": "x", "id_slot": 10_000})
+    assert got.status_code == 400 and got.json()["error"]["param"] == "id_slot"
     refused(http, "id_slot", id_slot=-2)
     refused(http, "response_fields", response_fields=[1])
     for name, value in (("n_keep", -2), ("n_discard", -1), ("n_indent", -1), ("n_probs", -1)):
@@ -259,6 +261,31 @@ def test_what_is_refused(http: httpx.Client) -> None:
         assert got.status_code == 400, name
     got = http.post("/completion", json={"prompt": "x", "model": "none"})
     assert got.status_code == 404
+
+
+def test_constraints(http: httpx.Client) -> None:
+    """BC-29, and its kind on this route: enforced, or 400 that names the field."""
+    more: dict[str, Any] = {"temperature": 1, "seed": 3, "n_predict": 60}
+    got = ask(http, grammar='root ::= "yes" | "no" " thanks"', **more)
+    assert got["content"] in ("yes", "no thanks") and got["stop_type"] == "eos"
+    assert got["generation_settings"]["grammar"].startswith("root")
+    schema = {"enum": ["left", "right"]}
+    assert json.loads(ask(http, json_schema=schema, **more)["content"]) in ("left", "right")
+    both = ask(http, grammar='root ::= "up"', json_schema=schema, **more)
+    assert both["content"] == "up"
+    chunks = streamed(http, grammar='root ::= "yes"', **more)
+    assert "".join(chunk["content"] for chunk in chunks) == "yes"
+    for name, value in (
+        ("grammar", 'root ::= "a'),
+        ("grammar", "root ::= nothing"),
+        ("json_schema", {"$ref": "#/nowhere"}),
+        ("json_schema", 5),
+    ):
+        answer = http.post("/completion", json={"prompt": "x", name: value})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == name, name
+    odd = {"type": "string", "pattern": r"^a\!$"}
+    answer = http.post("/completion", json={"prompt": "x", "json_schema": odd})
+    assert answer.status_code == 400 or json.loads(answer.json()["content"]) == "a!"
 
 
 def test_values_read_as_llama_server_reads_them(http: httpx.Client) -> None:

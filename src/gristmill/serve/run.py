@@ -82,7 +82,11 @@ async def sampling_of(
 def start(job: Job) -> tuple[Ticket, Group]:
     """Hands the prompts to the engine. Raises what the engine raises, with nothing left queued."""
     job.state.open()  # a drain may have begun while the prompt was tokenised
-    fields = job.fields
+    fields, slots = job.fields, job.served.slots
+    if slots is not None and fields.id_slot >= slots.count:
+        raise RequestError(
+            f"'id_slot' is {fields.id_slot}; slots go from 0 to {slots.count - 1}.", "id_slot"
+        )
     requests: list[Request] = []
     answers: list[Answer] = []
     bases: dict[str, int] = {}

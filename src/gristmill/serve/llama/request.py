@@ -91,11 +91,6 @@ def parse_native(body: Mapping[str, object], served: Served) -> NativeFields:
     fields = NativeFields.parse(found)
     if fields.lora:
         raise RequestError("'lora' names an adapter; this server has none.", "lora")
-    slots = served.slots
-    if slots is not None and fields.id_slot >= slots.count:
-        raise RequestError(
-            f"'id_slot' is {fields.id_slot}; slots go from 0 to {slots.count - 1}.", "id_slot"
-        )
     return fields
 
 
