@@ -33,7 +33,7 @@ CASES = {
     "HuggingFaceTB-SmolLM3-3B": None,  # an edition without tools
     "Kimi-K2-Instruct": "kimi_k2",
     "Kimi-K2-Thinking": "kimi_k2",
-    "Kimi-K3": None,
+    "Kimi-K3": "kimi_k3",
     "LFM2-8B-A1B": "lfm2",
     "LFM2.5-8B-A1B": "lfm2",
     "LFM2.5-Instruct": "lfm2",

@@ -48,5 +48,5 @@ _HY3 = Markup(
 )
 
 GLM47 = markup("glm47", _detect_47, replace(_TAGS, gaps=("", "", "", "", ""), between=""))
-FORMAT = markup("glm45", _detect, _TAGS, aliases=("glm4_moe", "laguna", "ling3"))
+FORMAT = markup("glm45", _detect, _TAGS, aliases=("glm4_moe", "laguna", "poolside_v1", "ling3"))
 HY3 = markup("hy_v3", _detect_hy3, _HY3)
