@@ -69,6 +69,7 @@ _ROWS = (
     _Row("vllm:spec_decode_num_accepted_tokens", "draft_accepted", "Draft tokens kept.", True),
     _Row("llamacpp:prompt_tokens", "prompt_tokens", "Prompt tokens, cached ones included.", True),
     _Row("llamacpp:tokens_predicted", "generated_tokens", "Tokens generated.", True),
+    _Row("llamacpp:n_decode", "steps", "Steps computed.", True),
     _Row("llamacpp:requests_processing", "running", "Requests being computed."),
     _Row("llamacpp:requests_deferred", "waiting", "Requests in the queue."),
     _Row("gristmill:steps", "steps", "Steps computed.", True),
@@ -100,6 +101,8 @@ NAMES: tuple[str, ...] = (
     "vllm:request_max_num_generation_tokens",
     "vllm:request_params_n",
     "vllm:request_params_max_tokens",
+    "llamacpp:prompt_seconds_total",
+    "llamacpp:tokens_predicted_seconds_total",
     "llamacpp:prompt_tokens_seconds",
     "llamacpp:predicted_tokens_seconds",
     "llamacpp:n_busy_slots_per_decode",
@@ -223,6 +226,10 @@ class Metrics:
         """Answers ended before their end: the client left, or was told why."""
         self._done.labels(model, _ENGINE, "abort").inc(answers)
 
+    def seconds(self) -> tuple[float, float]:
+        """Seconds that finished answers took, added up: prompts, generation."""
+        return self._prefill_s, self._decode_s
+
     def rates(self) -> tuple[float, float]:
         """Tokens per second of finished answers: prompts, generation."""
         prompt = self._prefill_tokens / self._prefill_s if self._prefill_s else 0.0
@@ -319,6 +326,11 @@ def _histogram(row: _Row, views: list[tuple[str, HistogramView]]) -> Metric:
 
 
 def _derived(stats: list[EngineStats], metrics: Metrics) -> Iterable[Metric]:
+    read, wrote = metrics.seconds()
+    yield CounterMetricFamily("llamacpp:prompt_seconds", "Seconds of reading prompts.", read)
+    yield CounterMetricFamily(
+        "llamacpp:tokens_predicted_seconds", "Seconds of writing answers.", wrote
+    )
     prompt, generated = metrics.rates()
     yield GaugeMetricFamily("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", prompt)
     yield GaugeMetricFamily(
