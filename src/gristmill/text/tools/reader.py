@@ -216,11 +216,11 @@ class Reader:
 
     def say(self, text: str) -> None:
         """``text`` is content."""
-        text = self._space + text
         body = text.rstrip(SPACE)
-        self._space = text[len(body) :]
-        if not body:
+        if not body:  # only what is new is looked at: a model may write line ends without end
+            self._space += text
             return
+        body, self._space = self._space + body, text[len(body) :]
         if self._after_call and not self._spoken:
             body = body.lstrip(SPACE)
         self._content.append(body)
