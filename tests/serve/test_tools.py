@@ -245,7 +245,7 @@ def test_forced_calls_come_with_a_grammar() -> None:
     prompt = chat_renderer({}, TOKENIZER, Options(chat_template=HERMES))
 
     def grammar(choice: Any, **more: Any) -> str:
-        body = {"messages": ASK, "tools": TOOLS, "tool_choice": choice, **more}
+        body: Any = {"messages": ASK, "tools": TOOLS, "tool_choice": choice, **more}
         made = prompt(chat_input(parse_chat(body), CONTEXT)).constraint
         if made is None:
             return ""
