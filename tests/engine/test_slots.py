@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
 
+from gristmill.engine import prefixes as prefixes_room
 from gristmill.engine.lines import Lines
 from gristmill.errors import EngineError, FormatError, OverloadError, RequestError
 from gristmill.kv.snapshot import Snapshot
 from gristmill.types import Paged, Request, SlotView, StateSpec, Window
-from tests.engine.fakes import FULL, Toy, greedy, make_plan, oracle
+from tests.engine.fakes import EOS, FULL, Toy, greedy, make_plan, oracle
 
 T = TypeVar("T")
 
@@ -51,15 +53,15 @@ def test_saved_erased_restored(states: tuple[StateSpec, ...]) -> None:
         assert got.tokens() == wanted and got.last().slot == 3
         held = (len(PROMPT) + len(wanted) - 1) // 32 * 32
         prefixes = toy.engine.prefixes
-        saved = do(toy, lambda: prefixes.save(3))
+        saved = prefixes.save(3, partial(do, toy))
         assert tuple(saved.tokens) == (PROMPT + wanted)[:held]
         assert len(saved.blocks[0]) == held // 32
         assert do(toy, lambda: prefixes.erase(3)) == held
         assert do(toy, lambda: prefixes.erase(3)) == 0
         with pytest.raises(RequestError, match="nothing to save"):
-            do(toy, lambda: prefixes.save(3))
+            prefixes.save(3, partial(do, toy))
         assert cached(toy, PROMPT, cache=False) == 0
-        do(toy, lambda: prefixes.restore(5, saved))
+        prefixes.restore(5, saved, partial(do, toy))
         again = toy.ask(Request("second", PROMPT + wanted, greedy(max_tokens=20)))
         assert again.tokens() == oracle(PROMPT + wanted, states, 20)
         timings = again.last().timings
@@ -69,13 +71,34 @@ def test_saved_erased_restored(states: tuple[StateSpec, ...]) -> None:
         assert toy.used() == [0] * len(states)
 
 
+def test_saved_and_restored_while_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes_room, "BATCH", 1)
+    states = LAYOUTS[1]
+    with Toy(make_plan(states, max_running=3)) as toy:
+        toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
+        long = [
+            toy.submit(
+                Request(f"l{at}", (at, 2, 3), greedy(max_tokens=250, ignore_eos=True), slot=at)
+            )
+            for at in (1, 2)
+        ]
+        for _ in range(3):
+            saved = toy.engine.prefixes.save(0, partial(do, toy))
+            assert do(toy, lambda: toy.engine.prefixes.erase(0)) == 128
+            toy.engine.prefixes.restore(0, saved, partial(do, toy))
+            assert cached(toy, PROMPT) == 128
+        for at, answer in zip((1, 2), long, strict=True):
+            wanted = oracle((at, 2, 3), states, 250, banned=(EOS,))
+            assert answer.wait().tokens() == wanted
+
+
 def test_a_shorter_prompt_finds_its_window() -> None:
     states: tuple[StateSpec, ...] = (FULL, Window(1, 8, 64))
     with Toy(make_plan(states)) as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
-        saved = do(toy, lambda: toy.engine.prefixes.save(0))
+        saved = toy.engine.prefixes.save(0, partial(do, toy))
         do(toy, lambda: toy.engine.prefixes.erase(0))
-        do(toy, lambda: toy.engine.prefixes.restore(0, saved))
+        toy.engine.prefixes.restore(0, saved, partial(do, toy))
         for length in (129, 128, 97, 70):
             got = toy.ask(Request(f"b{length}", PROMPT[:length], greedy(max_tokens=9), n=1))
             timings = got.last().timings
@@ -87,9 +110,9 @@ def test_restored_into_another_engine() -> None:
     states = LAYOUTS[1]
     with Toy(make_plan(states)) as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
-        saved = do(toy, lambda: toy.engine.prefixes.save(0))
+        saved = toy.engine.prefixes.save(0, partial(do, toy))
     with Toy(make_plan(states)) as toy:
-        do(toy, lambda: toy.engine.prefixes.restore(1, saved))
+        toy.engine.prefixes.restore(1, saved, partial(do, toy))
         assert cached(toy, PROMPT) == 128
         got = toy.ask(Request("b", PROMPT, greedy(max_tokens=30)))
         assert got.tokens() == oracle(PROMPT, states, 30)
@@ -98,16 +121,16 @@ def test_restored_into_another_engine() -> None:
 def test_restore_changes_nothing_when_it_fails() -> None:
     with Toy(make_plan(LAYOUTS[1], blocks=(6, 6), max_running=2)) as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
-        saved = do(toy, lambda: toy.engine.prefixes.save(0))
+        saved = toy.engine.prefixes.save(0, partial(do, toy))
         before = toy.engine.stats().kv
         full, window = saved.blocks
         for blocks in ((full[1:], window), (full, window[-1:]), (full, full * 2), (full,)):
             wrong = Snapshot(saved.tokens, blocks)
             with pytest.raises(FormatError):
-                do(toy, lambda wrong=wrong: toy.engine.prefixes.restore(1, wrong))
+                toy.engine.prefixes.restore(1, wrong, partial(do, toy))
         longer = Snapshot(saved.tokens * 4, tuple(each * 4 for each in saved.blocks))
         with pytest.raises(OverloadError):
-            do(toy, lambda: toy.engine.prefixes.restore(1, longer))
+            toy.engine.prefixes.restore(1, longer, partial(do, toy))
         assert [group.used for group in toy.engine.stats().kv] == [g.used for g in before]
         assert views(toy)[1].tokens == ()
 
@@ -117,7 +140,7 @@ def test_no_cache_is_used_nor_kept() -> None:
         assert cached(toy, PROMPT, cache=False, slot=2) == 0
         assert toy.engine.stats().kv[0].cached == 0
         with pytest.raises(RequestError):
-            do(toy, lambda: toy.engine.prefixes.save(2))
+            toy.engine.prefixes.save(2, partial(do, toy))
         assert cached(toy, PROMPT) == 0
         assert cached(toy, PROMPT) == 128
         assert cached(toy, PROMPT, cache=False) == 0
@@ -127,16 +150,17 @@ def test_what_has_a_salt_is_not_saved() -> None:
     with Toy() as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0, cache_salt="mine"))
         with pytest.raises(RequestError, match="salt"):
-            do(toy, lambda: toy.engine.prefixes.save(0))
+            toy.engine.prefixes.save(0, partial(do, toy))
         assert do(toy, lambda: toy.engine.prefixes.erase(0)) == 128
 
 
 def test_without_a_prefix_cache() -> None:
     with Toy(make_plan(prefix_cache=False)) as toy:
         toy.ask(Request("a", PROMPT, greedy(max_tokens=1), slot=0))
-        for work in (toy.engine.prefixes.save, toy.engine.prefixes.erase):
-            with pytest.raises(RequestError, match="switched off"):
-                do(toy, lambda work=work: work(0))
+        with pytest.raises(RequestError, match="switched off"):
+            toy.engine.prefixes.save(0, partial(do, toy))
+        with pytest.raises(RequestError, match="switched off"):
+            do(toy, lambda: toy.engine.prefixes.erase(0))
 
 
 def test_numbers_are_those_asked_for_while_free() -> None:
@@ -147,9 +171,10 @@ def test_numbers_are_those_asked_for_while_free() -> None:
         assert view.busy and view.prompt_tokens == len(PROMPT) and view.tokens[:150] == PROMPT
         other = toy.ask(Request("b", (7, 8, 9), greedy(max_tokens=1), slot=1))
         assert other.last().slot in (0, 2)
-        for work in (toy.engine.prefixes.save, toy.engine.prefixes.erase):
-            with pytest.raises(OverloadError, match="busy"):
-                do(toy, lambda work=work: work(1))
+        with pytest.raises(OverloadError, match="busy"):
+            toy.engine.prefixes.save(1, partial(do, toy))
+        with pytest.raises(OverloadError, match="busy"):
+            do(toy, lambda: toy.engine.prefixes.erase(1))
         toy.engine.abort("a")
         assert long.wait().last().finish == "abort"
         view = views(toy)[1]

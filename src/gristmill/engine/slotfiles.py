@@ -40,14 +40,14 @@ class SlotFiles:
 
     def save(self, slot: int, path: Path) -> tuple[int, int]:
         """See ``serve.protocol.Slots``. The file is there whole, or as it was before."""
-        taken = self._do(partial(self._engine.prefixes.save, slot))
+        taken = self._engine.prefixes.save(slot, self._do)
         return len(taken.tokens), snapshot.save(path, taken, self.fingerprint())
 
     def restore(self, slot: int, path: Path) -> tuple[int, int]:
         """See ``serve.protocol.Slots``. The file is checked to its end before it is used."""
         facts = self._plan.facts
         read = snapshot.load(path, self.fingerprint(), facts.block_bytes, self._plan.context)
-        self._do(partial(self._engine.prefixes.restore, slot, read))
+        self._engine.prefixes.restore(slot, read, self._do)
         return len(read.tokens), read.size
 
     def erase(self, slot: int) -> int:

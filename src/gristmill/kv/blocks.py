@@ -316,16 +316,18 @@ class BlockManager:
         """For each group, how many of the last blocks of ``tokens`` tokens the next one needs."""
         return [blocks_for(tokens) - group.first_needed(tokens) for group in self._groups]
 
-    def earlier(self, table: BlockTable, tokens: array[int], index: int, most: int) -> list[int]:
-        """Blocks of group ``index`` just before those that a matched table holds, as far as they
-        are still cached; in order."""
-        found: list[int] = []
-        for entry in range(table.starts[index] - 1, max(-1, table.starts[index] - 1 - most), -1):
-            block = self._groups[index].by_digest.get(self._digest(table, tokens, entry))
-            if block is None:
-                break
-            found.append(block)
-        return found[::-1]
+    def widen(self, table: BlockTable, tokens: array[int], most: int) -> None:
+        """Give a matched table the blocks just before those that it holds, at most ``most`` in a
+        group, as far as they are still cached."""
+        for index, group in enumerate(self._groups):
+            start = table.starts[index]
+            for entry in range(start - 1, max(-1, start - 1 - most), -1):
+                block = group.by_digest.get(self._digest(table, tokens, entry))
+                if block is None:
+                    break
+                group.share(block)
+                table.rows[index][entry] = block
+                table.starts[index] = entry
 
     def adopt(self, table: BlockTable, tokens: int, counts: Sequence[int]) -> bool:
         """Give an empty table blocks for content that comes from elsewhere; False if full.
