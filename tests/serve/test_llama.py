@@ -288,6 +288,20 @@ def test_constraints(http: httpx.Client) -> None:
     assert answer.status_code == 400 or json.loads(answer.json()["content"]) == "a!"
 
 
+def test_biases(real: Real, http: httpx.Client) -> None:
+    """BC-19, in llama-server's forms."""
+    first = ask(http, n_predict=1, return_tokens=True)["tokens"][0]
+    for ban in ([[first, False]], [[first, -100]], {str(first): -100}, {str(first): False}):
+        got = ask(http, n_predict=1, return_tokens=True, logit_bias=ban)
+        assert got["tokens"] != [first]
+    word = real.tokenizer.encode("q", add_special=False, parse_special=False)
+    assert ask(http, n_predict=2, logit_bias=[["q", 100]])["content"].startswith("q")
+    told = ask(http, logit_bias=[["q", 1.5]])["generation_settings"]["logit_bias"]
+    assert told == [{"bias": 1.5, "token": token} for token in word]
+    for bad in ([[999_999, 1]], [[-1, 1]], [[1]], [[1, True]], [["a", "b"]], 5, [[1.5, 1]]):
+        refused(http, "logit_bias", logit_bias=bad)
+
+
 def test_values_read_as_llama_server_reads_them(http: httpx.Client) -> None:
     greedy = ask(http)["content"]
     assert ask(http, temperature=-1)["content"] == greedy
