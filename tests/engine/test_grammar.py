@@ -232,6 +232,9 @@ def test_what_comes_with_the_mark_belongs_to_the_answer(grammars: Grammars) -> N
 # ------------------------------------------------------------------ compiling
 
 
+DOUBLED = "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(40))
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "why"),
     [
@@ -242,6 +245,7 @@ def test_what_comes_with_the_mark_belongs_to_the_answer(grammars: Grammars) -> N
         ("lark", "nothing", "."),
         ("lark", "start: a0\n" + "\n".join(f'a{i}: "b"' for i in range(1001)), "1002 definitions"),
         ("lark", "start: " + "(" * 20_000, "parentheses"),
+        ("lark", "start: A0\n" + DOUBLED + 'A40: "a"', "characters long"),
         ("gbnf", "root ::= ", "."),
         ("gbnf", "root ::= x", "no rule 'x'"),
         ("choice", "[]", "at least one"),

@@ -35,6 +35,8 @@ log = logging.getLogger("gristmill.grammar")
 
 KEPT = 64
 """Compiled constraints that are kept."""
+SLOWEST = 1.0
+"""Seconds that the first mask may take; all others are bounded by llguidance's fuel."""
 MOST_WAITING = 64
 """Constraints that wait to be compiled."""
 STACK = 256 << 20
@@ -92,8 +94,11 @@ class Grammars:
         self._pool: ThreadPoolExecutor | None = None
         self._tokenizer: LLTokenizer | None = None
         self._limits = LLParserLimits(
-            initial_lexer_fuel=1_000_000,
-            max_lexer_states=100_000,
+            initial_lexer_fuel=1_000_000,  # a bound of 65,536 characters needs a third of it
+            step_lexer_fuel=200_000,  # some 0.015 s of a step
+            step_max_items=100_000,
+            max_items_in_row=10_000,  # an object with a thousand optional properties needs 4,000
+            max_lexer_states=100_000,  # 1 to 2 kB each
             max_grammar_size=500_000,
             verbose_errors=False,
         )
@@ -171,7 +176,10 @@ class Grammars:
         """Raises RequestError for a grammar with a fault, or one that nothing can match."""
         if matcher.is_error():
             raise RequestError(f"The constraint cannot be honoured: {reason(matcher.get_error())}")
+        began = perf_counter()
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if perf_counter() - began > SLOWEST:
+            raise RequestError("The constraint cannot be honoured: it is too slow to follow.")
         if matcher.is_error():
             raise RequestError(f"The constraint cannot be honoured: {reason(matcher.get_error())}")
         if not mask.any():

@@ -18,6 +18,8 @@ def reason(text: str) -> str:
         return "no reason is given."
     if lines[0].startswith("NoExtension"):
         return "no text can match it."
+    if "initial lexer configuration" in text or "lexer precomputation" in text:
+        return "it is too large."
     place = _PLACE.match(lines[0])
     first = lines[0][place.end() :] if place else lines[0]
     told = [line.strip()[7:] for line in lines[1:] if line.strip().startswith("error: ")]

@@ -23,8 +23,15 @@ MOST_CHARS = 1 << 20
 MOST_CHOICES = 10_000
 MOST_DEFINITIONS = 1000
 MOST_PARENTHESES = 10_000
+MOST_WRITTEN = 50_000
+"""Characters of a lexeme, those that it is made of written out."""
 
 _DEFINITION = re.compile(r"^[ \t]*[?!]?[A-Za-z_][\w.-]*(?:\[[^\]\n]*\])?(?:\.-?\d+)?[ \t]*:", re.M)
+
+
+_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*')
+_LEXEME = re.compile(r"^[ \t]*([A-Z_][A-Z0-9_]*)[^:\n]*:(.*(?:\n[ \t]*\|.*)*)", re.M)
+_USE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def source(
@@ -56,7 +63,7 @@ def source(
     if constraint.kind == "lark":
         return lark(constraint.text)
     if constraint.kind == "gbnf":
-        return LLMatcher.grammar_from_lark(gbnf_to_lark(constraint.text, token_id))
+        return _lark(gbnf_to_lark(constraint.text, token_id))
     return LLMatcher.grammar_from_lark(structural_tag(constraint.text, special))
 
 
@@ -69,7 +76,33 @@ def lark(text: str) -> str:
         )
     if text.count("(") + text.count("[") > MOST_PARENTHESES:
         raise RequestError(f"The grammar has more than {MOST_PARENTHESES} parentheses.")
+    return _lark(text)
+
+
+def _lark(text: str) -> str:
+    """Refuses lexemes that are made of one another until they are huge: their size is
+    llguidance's time, and its fuel does not bound that."""
+    bodies = {name: _QUOTED.sub(_length, body) for name, body in _LEXEME.findall(text)}
+    most = max(MOST_WRITTEN, 4 * len(text))
+    sizes: dict[str, int] = {}
+    waiting = list(bodies)
+    while waiting:
+        name = waiting[-1]
+        uses = [use for use in _USE.findall(bodies[name]) if use in bodies]
+        new = [use for use in uses if use not in sizes]
+        if name not in sizes and new:
+            sizes[name] = 0  # a circle counts once; llguidance refuses it anyway
+            waiting += new
+            continue
+        waiting.pop()
+        sizes[name] = len(bodies[name]) + sum(sizes[use] for use in uses)
+        if sizes[name] > most:
+            raise RequestError(f"The grammar's '{name[:60]}' is more than {most} characters long.")
     return LLMatcher.grammar_from_lark(text)
+
+
+def _length(quoted: re.Match[str]) -> str:
+    return "." * len(quoted[0])
 
 
 def _schema(text: str) -> str:
