@@ -112,7 +112,7 @@ class Options:
     tokenizer_info: bool = False
     """Whether ``/tokenizer_info`` is answered."""
     dev_mode: bool = False
-    """Whether vLLM's routes for development are there: ``/reset_prefix_cache``, ``/server_info``."""
+    """Whether vLLM's development routes are there: ``/reset_prefix_cache``, ``/server_info``."""
     tls: Tls | None = None
     cpus: tuple[int, ...] = ()
     """The CPUs that the process is bound to; empty leaves it where it is."""
