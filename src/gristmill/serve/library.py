@@ -33,6 +33,8 @@ class Facts:
     width: int | None = None
     template: str = ""
     license: str = ""
+    infill: bool = False
+    """Whether it has tokens for filling in a middle."""
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
 
 

@@ -18,7 +18,7 @@ from gristmill.options import Options
 from gristmill.serve.auth import Keys
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.exchange import KEY, Exchange
-from gristmill.serve.host import Entry, Host, Keep, Model, Opened, Progress
+from gristmill.serve.host import Alive, Entry, Host, Keep, Model, Opened, Progress
 from gristmill.serve.library import Library
 from gristmill.serve.metrics import Metrics
 from gristmill.serve.protocol import Served
@@ -142,7 +142,8 @@ class State:
         exchange: Exchange = http.scope.setdefault(KEY, Exchange())
         if entry in exchange.held and entry.served is not None:
             return entry.served, name or entry.names[0]
-        served = await self.host.acquire(entry, _gone(http))
+        alive = Alive(self.keep_alive, exchange.alive)
+        served = await self.host.acquire(entry, _gone(http), alive)
         exchange.held[entry] = partial(self.host.release, entry, keep)
         return served, name or served.names[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -25,6 +26,7 @@ from gristmill.serve.ollama.request import (
 )
 from gristmill.serve.ollama.shape import Body, Shape, chat_body, durations, generate_body
 from gristmill.serve.protocol import Served
+from gristmill.serve.requests import refuse_hopeless
 from gristmill.serve.run import Job, new_id, reply
 from gristmill.serve.state import State
 
@@ -41,11 +43,18 @@ async def generate(http: HttpRequest) -> Response:
     served, _ = await state.acquire(http, fields.model, fields.keep())
     loaded = time.monotonic()
     with renamed(NAMES):
-        if fields.raw or served.chat is None:
+        if fields.raw or fields.suffix or served.chat is None:
             job = await _raw_job(http, fields, served)
         else:
             job = await _turn_job(http, fields, served)
-    shape = Shape(job, generate_body, began, loaded, fields.logprobs, context=not fields.raw)
+    shape = Shape(
+        job,
+        generate_body,
+        began,
+        loaded,
+        fields.logprobs,
+        context=not (fields.raw or fields.suffix),
+    )
     return await reply(http, job, shape.writer, shape.whole, shape.ending, Lines())
 
 
@@ -77,14 +86,35 @@ def _scores(fields: Common) -> dict[str, object]:
 
 
 async def _raw_job(http: HttpRequest, fields: GenerateFields, served: Served) -> Job:
-    """The prompt as it is; or, for a model without a template, after the system's text."""
+    """The prompt as it is; with a suffix, the gap before it; or, for a model without a template,
+    after the system's text."""
+    state: State = http.app.state.gristmill
     body = fields.shared(served)
-    body["prompt"] = f"{fields.system}\n\n{fields.prompt}" if fields.system else fields.prompt
+    if fields.suffix:
+        body["prompt"] = await state.in_worker(partial(_gap, served), fields)
+    else:
+        body["prompt"] = f"{fields.system}\n\n{fields.prompt}" if fields.system else fields.prompt
     if fields.logprobs:
         body["logprobs"] = fields.top_logprobs or 0
     asked = parse_completion(body)
     job = await completion_job(http, asked, new_id("gen", asked))
     return _continued(job, fields, served)
+
+
+def _gap(served: Served, fields: GenerateFields) -> list[int]:
+    """A prompt that asks for what stands between the prompt and its suffix."""
+    if served.infill is None:
+        raise RequestError(
+            f"The model '{fields.model}' does not support insert: it has no tokens for filling in "
+            "a middle.",
+            "suffix",
+        )
+
+    def ids(text: str) -> list[int]:
+        refuse_hopeless(text, served.tokenizer, served.context)
+        return served.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    return served.infill.prompt(ids(fields.prompt), ids(fields.suffix))
 
 
 async def _turn_job(http: HttpRequest, fields: GenerateFields, served: Served) -> Job:

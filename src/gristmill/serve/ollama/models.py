@@ -104,7 +104,7 @@ async def show(http: HttpRequest) -> Response:
             "template": template,
             "details": _details(entry, known),
             "model_info": _info(known),
-            "capabilities": _capabilities(template),
+            "capabilities": _capabilities(template, known),
             "modified_at": stamp(_modified(entry)),
         }
     )
@@ -195,8 +195,10 @@ def _parameters(defaults: Mapping[str, float | int]) -> str:
     return "\n".join(f"{names.get(name, name):<31}{value:g}" for name, value in defaults.items())
 
 
-def _capabilities(template: str) -> list[str]:
+def _capabilities(template: str, known: Facts | None) -> list[str]:
     found = ["completion"]
+    if known is not None and known.infill:
+        found.append("insert")
     if "tools" in template:
         found.append("tools")
     if template and reasoning.detect(template) is not None:

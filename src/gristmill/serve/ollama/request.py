@@ -118,13 +118,12 @@ class GenerateFields(Common):
                 "'template' is not taken from requests; start the server with --chat-template.",
                 "template",
             )
-        if self.suffix:
-            raise RequestError(
-                "'suffix' is not served on /api/generate; it would have been ignored.", "suffix"
-            )
-        if self.raw and (self.system or self.context):
-            name = "system" if self.system else "context"
-            raise RequestError(f"'{name}' cannot be used with 'raw'.", name)
+        for mode in ("raw", "suffix"):
+            if getattr(self, mode) and (self.system or self.context):
+                name = "system" if self.system else "context"
+                raise RequestError(f"'{name}' cannot be used with '{mode}'.", name)
+        if self.raw and self.suffix:
+            raise RequestError("'suffix' cannot be used with 'raw'.", "suffix")
 
     def messages(self) -> list[dict[str, object]]:
         """The prompt as a chat of one turn."""

@@ -10,12 +10,14 @@ from starlette.responses import Response
 
 from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.chat_request import ChatFields, chat_job, parse_chat
+from gristmill.serve.exchange import promise
 from gristmill.serve.limits import read_object
 from gristmill.serve.openai.chunks import chunk, usage_chunk
 from gristmill.serve.openai.logprobs import chat_form, prompt_form
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.run import Job, new_id, reply
 from gristmill.serve.state import State
+from gristmill.serve.stream import OpenAiEvents
 from gristmill.types import CallDelta
 
 CHUNK = "chat.completion.chunk"
@@ -26,6 +28,8 @@ async def chat_completions(http: HttpRequest) -> Response:
     state: State = http.app.state.gristmill
     state.open()
     fields = parse_chat(await read_object(http, state.options.max_body_bytes))
+    if fields.stream:
+        promise(http, OpenAiEvents())
     job = await chat_job(http, fields, new_id("chatcmpl", fields))
     shape = ChatShape(job, fields)
     return await reply(http, job, shape.writer, shape.whole, shape.ending)

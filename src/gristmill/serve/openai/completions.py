@@ -9,12 +9,14 @@ from starlette.responses import Response
 
 from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.completion_request import CompletionFields, completion_job, parse_completion
+from gristmill.serve.exchange import promise
 from gristmill.serve.limits import read_object
 from gristmill.serve.openai.chunks import chunk, usage_chunk
 from gristmill.serve.openai.logprobs import Cursor, completion_form, prompt_form
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.run import Job, new_id, reply
 from gristmill.serve.state import State
+from gristmill.serve.stream import OpenAiEvents
 from gristmill.types import TokenLogprob
 
 KIND = "text_completion"
@@ -25,6 +27,8 @@ async def completions(http: HttpRequest) -> Response:
     state: State = http.app.state.gristmill
     state.open()
     fields = parse_completion(await read_object(http, state.options.max_body_bytes))
+    if fields.stream:
+        promise(http, OpenAiEvents())
     job = await completion_job(http, fields, new_id("cmpl", fields))
     shape = CompletionShape(job, fields)
     return await reply(http, job, shape.writer, shape.whole, shape.ending)
