@@ -353,4 +353,5 @@ def test_version_ping_and_schema(running: Running) -> None:
         assert client.get("/v1/health").status_code == 200
         schema = client.get("/openapi.json").json()
         body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]
-        assert "messages" in body["content"]["application/json"]["schema"]["properties"]
+        name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        assert "messages" in schema["components"]["schemas"][name]["properties"]
