@@ -145,7 +145,7 @@ def test_logprobs_are_the_models_own(tiny: Asked) -> None:
 
 
 def test_the_same_alone_and_in_a_crowd(tiny: Asked) -> None:
-    wanted = [
+    wanted: list[dict[str, Any]] = [
         {"constraint": OBJECT, "temperature": 1.0, "seed": 7, "max_tokens": 200},
         {"constraint": CODE, "temperature": 1.0, "seed": 8},
         {"temperature": 0.0, "max_tokens": 60},
