@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -626,3 +627,48 @@ def test_answers_of_any_script_stream_as_they_are(serve: Start) -> None:
         whole = running.client.generate("fake", str(at)).response
         parts = list(running.client.generate("fake", str(at), stream=True))
         assert whole == "".join(part.response for part in parts) == text
+
+
+_VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 1.5, -0.0, 1e308, 10**400, 2**63, "", "x", "5m", "\x00",
+    "a" * 3000, [], [1], [None], ["x"], [[1]], {}, {"a": 1}, {"type": "object"}, {"role": "user"},
+    [{"role": "user", "content": "x"}], [{"role": "tool"}], [{"role": "user", "images": ["x"]}],
+    [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+    [{"role": "assistant", "tool_calls": [{}]}], [{"type": "function", "function": {"name": "f"}}],
+]  # fmt: skip
+_FIELDS = (
+    "model", "name", "prompt", "messages", "tools", "suffix", "system", "raw", "context", "format",
+    "options", "keep_alive", "think", "stream", "logprobs", "top_logprobs", "truncate", "images",
+    "template", "insecure",
+)  # fmt: skip
+_OPTIONS = (
+    "num_predict", "num_ctx", "temperature", "top_k", "top_p", "min_p", "typical_p", "stop",
+    "repeat_penalty", "repeat_last_n", "presence_penalty", "seed", "mirostat", "tfs_z", "num_keep",
+)  # fmt: skip
+
+
+def test_no_body_is_a_500(serve: Start) -> None:
+    running = serve()
+    chance = random.Random(5)
+    seen: set[int] = set()
+    with running.client_of() as http:
+        for at in range(400):
+            body = {name: chance.choice(_VALUES) for name in chance.sample(_FIELDS, 3)}
+            if at % 2:
+                body["options"] = {
+                    name: chance.choice(_VALUES) for name in chance.sample(_OPTIONS, 2)
+                }
+            if at % 3:
+                body |= {"model": "fake", "prompt": "hi"}
+            path = chance.choice(("generate", "chat", "show", "pull", "delete"))
+            method = "DELETE" if path == "delete" else "POST"
+            content = json.dumps(body)
+            got = http.request(method, f"/api/{path}", content=content)
+            seen.add(got.status_code)
+            if path == "pull":
+                continue  # the fake library fails on purpose
+            assert got.status_code < 500, (path, content, got.text)
+            if got.status_code >= 400:
+                assert list(got.json()) == ["error"], (path, content)
+    assert {200, 400, 404} <= seen
+    assert running.entry("fake").leases == 0

@@ -23,6 +23,11 @@ LEAST_KV_TOKENS = 4096
 """A model is loaded beside others only if its KV cache can hold so many tokens (or its context)."""
 
 
+SHARE = 4
+"""Of the room that a model's weights leave, its KV cache may take a quarter: the rest is for
+other models. It is set aside in full, so that no growing cache takes what another was promised."""
+
+
 def host_of(options: Options, opener: ModelOpener) -> Host:
     """The host of what was asked for: the first model pinned, the others by name.
 
@@ -99,8 +104,7 @@ class ModelOpener:
         return self.open(model, room, report)[0]
 
     def open(self, model: Model, room: int | None, report: Report) -> tuple[Opened, Loaded]:
-        """The same, and the engine's room's view of it. Half of the room that the weights leave
-        is for the KV cache: the rest is for other models."""
+        """The same, and the engine's room's view of it."""
         options = replace(self._options, model=model.reference, served_names=model.names)
         if room is not None:
             described = loading.describe_model(model.reference, report)
@@ -110,7 +114,7 @@ class ModelOpener:
                     f"Its weights take {described.weight_bytes / 1e6:,.0f} MB, but there is only "
                     f"room for {room / 1e6:,.0f} MB (--model-memory)."
                 )
-            share = max(rest // 2, min(rest, _least_kv(described, options)))
+            share = max(rest // SHARE, min(rest, _least_kv(described, options)))
             options = replace(options, kv_bytes=min(rest, options.kv_bytes or share))
         loaded, served = loading.load_model(options, self._backend, report, self._on_failure)
         held = loaded.plan.facts.weights_bytes + loaded.plan.kv_bytes
