@@ -62,7 +62,8 @@ class SlotFiles:
         """32 bytes that are equal only for blocks that mean the same here."""
         if self._fingerprint is None:
             facts, plan = self._plan.facts, self._plan
-            layout = (facts.backend.split(" ")[0], plan.kv_dtype, facts.states, facts.block_bytes)
+            # The backend's level too: bfloat16 lies in pairs where a level multiplies it.
+            layout = (facts.backend, plan.kv_dtype, facts.states, facts.block_bytes)
             self._fingerprint = fingerprint(self._checkpoint, (*layout, BLOCK_TOKENS), plan.context)
         return self._fingerprint
 
@@ -81,9 +82,8 @@ def fingerprint(checkpoint: Checkpoint, layout: tuple[object, ...], context: int
     add(layout)
     metadata: Mapping[str, object] = checkpoint.metadata
     for key in sorted(metadata):
-        told = key.startswith(
-            ("general.", "tokenizer.")
-        )  # what the model is called, not what it is
+        # What the model is called is not what it is.
+        told = key.startswith(("general.", "tokenizer."))
         if isinstance(metadata[key], str | int | float) and not told:
             add((key, metadata[key]))
     for name in sorted(checkpoint.tensors):
