@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from gristmill.serve.answers import Answer, Group
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
+from gristmill.serve.errors import dumps
 from gristmill.serve.metrics import Meter
 from gristmill.serve.openai import chat, completions
 from gristmill.serve.protocol import Prompt, Served
@@ -149,3 +151,11 @@ def test_completion_stream_says_what_the_whole_does(
             assert tokens == plain["logprobs"]["tokens"]
             places = [p for c in mine if c["logprobs"] for p in c["logprobs"]["text_offset"]]
             assert places == plain["logprobs"]["text_offset"]
+
+
+def test_an_event_is_one_line_to_everybody() -> None:
+    """Some clients cut lines where Unicode ends them: httpx's ``iter_lines`` among them."""
+    value = {"text": "a\x85b\u2028c\u2029d é \\u2028"}
+    data = dumps(value)
+    assert len(data.decode().splitlines()) == 1
+    assert json.loads(data) == value

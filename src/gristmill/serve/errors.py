@@ -76,9 +76,17 @@ def fault_body(code: int, message: str) -> dict[str, object]:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+# Ends of lines to Unicode, and so to some clients, which would cut an event in two there.
+_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
+
+
 def dumps(value: object) -> bytes:
-    """Compact UTF-8 JSON. Refuses NaN and infinities, which JSON has no word for."""
-    return _ENCODER.encode(value).encode()
+    """Compact UTF-8 JSON on one line, whoever splits it. Refuses NaN and infinities."""
+    data = _ENCODER.encode(value).encode()
+    if not data.isascii():
+        for end, escaped in _ENDS.items():
+            data = data.replace(end, escaped)
+    return data
 
 
 class JsonResponse(Response):

@@ -22,7 +22,7 @@ class Lines:
 
     def chunk(self, value: object) -> bytes:
         """One line."""
-        return _one_line(dumps(value))
+        return dumps(value) + b"\n"
 
     def alive(self) -> bytes:
         """Nothing."""
@@ -30,21 +30,11 @@ class Lines:
 
     def failure(self, error: BaseException) -> bytes:
         """A last line ``{"error": ...}``."""
-        return _one_line(dumps(shaped(error_body(error), PREFIX)))
+        return dumps(shaped(error_body(error), PREFIX)) + b"\n"
 
     def end(self) -> bytes:
         """Nothing: the last object says that it is the last."""
         return b""
-
-
-# Ends of lines to Unicode, and so to Python clients, which would cut an object in two there.
-_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
-
-
-def _one_line(data: bytes) -> bytes:
-    for end, escaped in _ENDS.items():
-        data = data.replace(end, escaped)
-    return data + b"\n"
 
 
 def stamp(seconds: float) -> str:
