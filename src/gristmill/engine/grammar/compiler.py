@@ -33,6 +33,10 @@ _MARK = re.compile(rb"<[^<>\s]+>|\[[A-Z_]+\]")
 
 log = logging.getLogger("gristmill.grammar")
 
+_SLICES = ("[a-zA-Z]{1,10}", "[ a-zA-Z0-9]{1,10}")
+"""Groups of tokens that llguidance allows or forbids as one where it can, besides its own for
+JSON. With these, masks of regular expressions of plain words take less than half the time."""
+
 KEPT = 64
 """Compiled constraints that are kept."""
 SLOWEST = 1.0
@@ -195,7 +199,10 @@ class Grammars:
             began = perf_counter()
             wrapped = TokenizerWrapper(_Vocabulary(self._spelling, self._vocab, self._facts.eos))
             self._tokenizer = LLTokenizer(
-                wrapped, n_vocab=self._vocab, eos_token=list(self._facts.eos)
+                wrapped,
+                n_vocab=self._vocab,
+                eos_token=list(self._facts.eos),
+                slices=[*_SLICES, *LLTokenizer.general_slices()],
             )
             seconds = perf_counter() - began
             log.info("a vocabulary of %d tokens made ready in %.2f s", self._vocab, seconds)
