@@ -16,7 +16,7 @@ from gristmill.serve.answers import Answer, Group
 from gristmill.serve.bridge import Bridge
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
-from gristmill.serve.errors import dumps
+from gristmill.serve.errors import Encoded, dumps
 from gristmill.serve.metrics import Meter
 from gristmill.serve.openai import chat, completions
 from gristmill.serve.protocol import Prompt, Served
@@ -77,7 +77,8 @@ def run(shape: Any, state: State, count: int, opened: bool | None, given_deltas:
     chunks = []
     for delta in given_deltas:
         answer, part = streamed.feed(delta)
-        chunks.extend(write(answer, part, delta.finish is not None))
+        for chunk in write(answer, part, delta.finish is not None):
+            chunks.append(json.loads(chunk) if isinstance(chunk, Encoded) else chunk)
     chunks.extend(shape.ending(streamed))
     plain = group(state, count, opened)
     for delta in given_deltas:

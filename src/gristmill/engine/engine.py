@@ -85,6 +85,7 @@ class Engine:
         self._arrivals = 0
         self._deadline: float | None = None
         self._over = False
+        self._resting: tuple[Callable[[], None], ...] = ()
         self.failure: EngineError | None = None
         self.in_step = False
         """Whether the engine's thread is in a step, that is, ought to make progress."""
@@ -206,7 +207,19 @@ class Engine:
         if self._on_failure is not None:
             self._on_failure(error)
 
+    def at_rest(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made on the engine's thread whenever it is about to compute, or to sleep.
+
+        A good moment to wake those who wait for deltas: woken by the first one of a step, they
+        would take the interpreter's lock from the engine before it has handed out the last.
+        """
+        self._resting = (*self._resting, call)
+
     # ------------------------------------------------------ the engine's turn
+
+    def _rest(self) -> None:
+        for call in self._resting:
+            call()
 
     def _run(self) -> None:
         try:
@@ -242,6 +255,8 @@ class Engine:
     def _commands(self) -> list[Callable[[], None]]:
         """What arrived; sleeps as long as there is nothing at all to do."""
         with self._wake:
+            if not self._scheduler.busy:
+                self._rest()
             while not (self._inbox or self._scheduler.busy or self._deadline is not None):
                 if self._check_idle:
                     self._manager.check()
@@ -260,6 +275,7 @@ class Engine:
             self._drop(job, "abort", "The server is shutting down.")
         if self._check_idle:
             self._manager.check()
+        self._rest()
         return False
 
     def _step(self, plan: StepPlan) -> None:
@@ -268,6 +284,7 @@ class Engine:
         refused = self._prepare(plan)
         guided = [span for span in plan.spans if span.choose and span.sequence.guide is not None]
         self._masks.begin([span.sequence.guide for span in guided])
+        self._rest()
         logits = self._stepper.run(plan)
         self._counters.model_seconds += monotonic() - started
         stuck = self._collect(guided)

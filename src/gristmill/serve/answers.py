@@ -83,19 +83,13 @@ class Answer:
         """Takes a delta in and says what it added."""
         self.slot = delta.slot
         self.progress = delta.progress or self.progress
-        pieces = [Piece(content=delta.text)]
-        if self.parser is not None:
-            pieces = [self.parser.push(delta.text)]
-            if delta.finish is not None:
-                pieces.append(self.parser.flush())
-        reasoning = "".join(piece.reasoning for piece in pieces)
-        content = "".join(piece.content for piece in pieces)
-        calls = tuple(call for piece in pieces for call in piece.calls)
-        if reasoning:
-            self.reasoning.append(reasoning)
-        if content:
-            self.content.append(content)
-        for call in calls:
+        pieces = self._read(delta)
+        piece = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        if piece.reasoning:
+            self.reasoning.append(piece.reasoning)
+        if piece.content:
+            self.content.append(piece.content)
+        for call in piece.calls:
             self._call(call)
         logprobs = _shown(delta)
         self.tokens.extend(delta.tokens)
@@ -107,12 +101,30 @@ class Answer:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
             self.segments.end()
-        return Part(reasoning, content, delta.tokens, logprobs, calls, delta.progress)
+        return Part(
+            piece.reasoning, piece.content, delta.tokens, logprobs, piece.calls, delta.progress
+        )
+
+    def _read(self, delta: Delta) -> Sequence[Piece]:
+        """What the text of a delta turns out to be, and at the end all that was held back."""
+        if self.parser is None:
+            return (Piece(content=delta.text),)
+        if delta.finish is None:
+            return (self.parser.push(delta.text),)
+        return (self.parser.push(delta.text), self.parser.flush())
 
     def _call(self, delta: CallDelta) -> None:
         if delta.index == len(self.calls):
             self.calls.append(Call(delta.id or "", delta.name or ""))
         self.calls[delta.index].arguments += delta.arguments
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    return Piece(
+        "".join(piece.reasoning for piece in pieces),
+        "".join(piece.content for piece in pieces),
+        tuple(call for piece in pieces for call in piece.calls),
+    )
 
 
 def _shown(delta: Delta) -> tuple[TokenLogprob, ...]:

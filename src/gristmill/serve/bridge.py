@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 from starlette.types import Receive
 
 from gristmill.errors import GristmillError
-from gristmill.serve.protocol import Engine
+from gristmill.serve.protocol import Engine, Resting
 from gristmill.types import Delta, Request
 
 
@@ -30,12 +31,15 @@ class Ticket:
     def __init__(self, bridge: Bridge, engine: Engine) -> None:
         self._bridge = bridge
         self._engine = engine
+        self._rests = isinstance(engine, Resting)
         self._open: dict[str, int] = {}
         self._arrived: list[Delta] = []
         self._waiter: asyncio.Future[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._since = 0.0
         self.at_end: Callable[[], None] | None = None
         """Called once, when the ticket is closed."""
 
@@ -53,6 +57,8 @@ class Ticket:
 
     def _sink(self, delta: Delta) -> None:
         self._bridge.post(self, delta)
+        if not self._rests:
+            self._bridge.wake()
 
     def watch(self, receive: Receive) -> None:
         """Begins to look for the client's going away."""
@@ -75,17 +81,30 @@ class Ticket:
         if not self._arrived and self._error is None:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
-            timer = None if patience is None else loop.call_later(patience, _wake, waiter)
+            self._since = loop.time()
+            if patience is not None and self._silence is None:
+                self._silence = loop.call_later(patience, self._silent, patience)
             try:
                 await waiter
             finally:
                 self._waiter = None
-                if timer is not None:
-                    timer.cancel()
         if self._error is not None:
             raise self._error
         arrived, self._arrived = self._arrived, []
         return arrived
+
+    def _silent(self, patience: float) -> None:
+        """Wakes whoever has waited for ``patience`` seconds. One timer does for a whole stream:
+        to set and cancel one for every batch costs more than the batch."""
+        loop = asyncio.get_running_loop()
+        left = 0.0 if self._waiter is None else self._since + patience - loop.time()
+        self._silence = None
+        if self._waiter is None:
+            return
+        if left > 0:
+            self._silence = loop.call_later(left, self._silent, patience)
+        else:
+            _wake(self._waiter)
 
     def feed(self, delta: Delta) -> None:
         """A delta has come (called by the bridge)."""
@@ -109,8 +128,9 @@ class Ticket:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
         self._bridge.forget(self)
         at_end, self.at_end = self.at_end, None
         if at_end is not None:
@@ -140,11 +160,16 @@ class Bridge:
         self._queue: deque[tuple[Ticket, Delta]] = deque()
         self._scheduled = False
         self._idle: asyncio.Future[None] | None = None
+        self._resting: WeakSet[Resting] = WeakSet()
+        """Engines that call ``wake`` themselves."""
 
     def post(self, ticket: Ticket, delta: Delta) -> None:
-        """Called on the engine's thread. Only appends, and wakes the loop if it sleeps."""
+        """Called on the engine's thread. Only appends; ``wake`` is to follow."""
         self._queue.append((ticket, delta))
-        if not self._scheduled:
+
+    def wake(self) -> None:
+        """Called on an engine's thread. Has what was posted delivered."""
+        if self._queue and not self._scheduled:
             self._scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
@@ -160,6 +185,9 @@ class Bridge:
 
     def open(self, engine: Engine) -> Ticket:
         """A ticket for one HTTP request."""
+        if isinstance(engine, Resting) and engine not in self._resting:
+            self._resting.add(engine)
+            engine.at_rest(self.wake)
         return Ticket(self, engine)
 
     def forget(self, ticket: Ticket) -> None:

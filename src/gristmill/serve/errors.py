@@ -82,11 +82,17 @@ _ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u202
 
 def dumps(value: object) -> bytes:
     """Compact UTF-8 JSON on one line, whoever splits it. Refuses NaN and infinities."""
+    if isinstance(value, Encoded):
+        return value
     data = _ENCODER.encode(value).encode()
     if not data.isascii():
         for end, escaped in _ENDS.items():
             data = data.replace(end, escaped)
     return data
+
+
+class Encoded(bytes):
+    """JSON that has been encoded already."""
 
 
 class JsonResponse(Response):

@@ -187,11 +187,9 @@ class Metrics:
         """An answer's first token came ``seconds`` after its request."""
         self._first.labels(model, _ENGINE).observe(seconds)
 
-    def next_tokens(self, model: str, seconds: float, count: int) -> None:
-        """``count`` more tokens came ``seconds`` after the one before."""
-        between = self._between.labels(model, _ENGINE)
-        for _ in range(count):
-            between.observe(seconds / count)
+    def between(self, model: str) -> Histogram:
+        """Takes the seconds from one token of a model's to the next."""
+        return self._between.labels(model, _ENGINE)
 
     def finished(
         self, model: str, reason: FinishReason, seconds: float, timings: Timings | None
@@ -241,20 +239,22 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-@dataclass(frozen=True, slots=True)
 class Meter:
     """The metrics of one model's answers."""
 
-    metrics: Metrics
-    model: str
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self.metrics = metrics
+        self.model = model
+        self._between = metrics.between(model)  # asked for with every token
 
     def first_token(self, seconds: float) -> None:
         """See ``Metrics``."""
         self.metrics.first_token(self.model, seconds)
 
     def next_tokens(self, seconds: float, count: int) -> None:
-        """See ``Metrics``."""
-        self.metrics.next_tokens(self.model, seconds, count)
+        """``count`` more tokens came ``seconds`` after the one before."""
+        for _ in range(count):
+            self._between.observe(seconds / count)
 
     def request(self, n: int, max_tokens: int | None, longest: int) -> None:
         """See ``Metrics``."""

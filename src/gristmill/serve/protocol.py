@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gristmill.types import Constraint, Piece, Request, Sink, SlotView, Thinking
 
@@ -96,6 +96,15 @@ class Slots(Protocol):
 
     def clear(self) -> None:
         """Drop everything that is cached and used by nobody."""
+        ...
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """An engine that says when its thread lets others run: then is the time to wake them."""
+
+    def at_rest(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made after deltas were handed out, before the engine computes or sleeps."""
         ...
 
 

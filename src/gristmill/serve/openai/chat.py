@@ -12,7 +12,7 @@ from gristmill.serve.answers import Answer, Group, Part, Write
 from gristmill.serve.chat_request import ChatFields, chat_job, parse_chat
 from gristmill.serve.exchange import promise
 from gristmill.serve.limits import read_object
-from gristmill.serve.openai.chunks import chunk, usage_chunk
+from gristmill.serve.openai.chunks import Mould, chunk, usage_chunk
 from gristmill.serve.openai.logprobs import chat_form, prompt_form
 from gristmill.serve.openai.usage import timings, usage
 from gristmill.serve.run import Job, new_id, reply
@@ -92,8 +92,19 @@ class ChatShape:
     def writer(self, group: Group) -> Write:
         """The role first, then text as it comes, then an empty delta with the reason."""
         opened: set[int] = set()
+        moulds: dict[int, Mould] = {}
+        fields = self.fields
+        plain = not (
+            fields.logprobs
+            or fields.return_token_ids
+            or fields.timings_per_token
+            or fields.continuous_usage
+        )
 
         def write(answer: Answer, part: Part, ended: bool) -> list[object]:
+            mould = moulds.get(answer.index)
+            if mould and part.content and not (ended or part.reasoning or part.calls):
+                return [mould.fill(part.content)]
             if part.progress is not None:
                 role: dict[str, object] = {"role": "assistant", "content": None}
                 return [self._chunk(group, answer, role, part)]
@@ -101,6 +112,9 @@ class ChatShape:
             if answer.index not in opened:
                 opened.add(answer.index)
                 made.append(self._opening(group, answer))
+                if plain:
+                    hole: dict[str, object] = {"content": Mould.HOLE}
+                    moulds[answer.index] = Mould(self._chunk(group, answer, hole, part))
             reasoning = self._reasoning(part.reasoning)
             telling = part.logprobs if self.fields.logprobs else ()
             ids = self.fields.return_token_ids and part.tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gristmill.serve.answers import Answer, Group, Part
+from gristmill.serve.errors import Encoded, dumps
 from gristmill.serve.openai.usage import running_timings, timings, usage
 from gristmill.serve.run import Job
 from gristmill.types import Progress
@@ -33,6 +34,25 @@ def chunk(
     if part is not None and part.progress is not None:
         more["prompt_progress"] = progress_form(part.progress)
     return {**job.envelope(kind), "choices": [choice], **more}
+
+
+class Mould:
+    """A chunk of which only one text changes: encoded once, then filled in.
+
+    ``sample`` is the chunk with ``HOLE`` as that text. A stream has thousands of them.
+    """
+
+    HOLE = "\ue000\ue001"
+
+    def __init__(self, sample: object) -> None:
+        head, hole, tail = dumps(sample).partition(dumps(self.HOLE))
+        if not hole or dumps(self.HOLE) in tail:
+            raise ValueError("a sample has one hole")
+        self._head, self._tail = head, tail
+
+    def fill(self, text: str) -> Encoded:
+        """The chunk with ``text`` in it."""
+        return Encoded(self._head + dumps(text) + self._tail)
 
 
 def progress_form(progress: Progress) -> dict[str, object]:
