@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/constrained.py MODEL.gguf [--streams 8] [--tokens 128]
         [--rounds 7] [--inline]
 
-Each round runs the streams three times: free, under a JSON schema, under a regular expression. All
-take the same number of tokens (none of these answers can end before), with seeds of their own. `--inline`
-computes the masks on the engine's thread, before the step, instead of beside it. Then the time
+Each round runs the streams three times: free, under a JSON schema, under a regular expression.
+All take the same number of tokens (none of these answers can end before), with seeds of their
+own. `--inline` computes the masks on the engine's thread, before the step, instead of beside it. Then the time
 of one mask and one accepted token, and of the vocabulary's first preparation. Everything in one
 process, so that the machine's moods touch all alike; medians of rounds.
 """

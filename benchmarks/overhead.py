@@ -71,8 +71,9 @@ class Served:
     def __init__(self, model: Path, stream: bool) -> None:
         self.port = free_port()
         self.stream = stream
+        quiet = ["--disable-uvicorn-access-log", "--log-level", "warning"]
         command = [sys.executable, "-m", "gristmill", "serve", str(model), "--port",
-                   str(self.port), "--disable-uvicorn-access-log", "--log-level", "warning"]  # fmt: skip
+                   str(self.port), *quiet]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
