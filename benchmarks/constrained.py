@@ -5,9 +5,9 @@
 
 Each round runs the streams three times: free, under a JSON schema, under a regular expression.
 All take the same number of tokens (none of these answers can end before), with seeds of their
-own. `--inline` computes the masks on the engine's thread, before the step, instead of beside it. Then the time
-of one mask and one accepted token, and of the vocabulary's first preparation. Everything in one
-process, so that the machine's moods touch all alike; medians of rounds.
+own. `--inline` computes the masks on the engine's thread, before the step, instead of beside it.
+Then the time of one mask and one accepted token, and of the vocabulary's first preparation.
+Everything in one process, so that the machine's moods touch all alike; medians of rounds.
 """
 
 from __future__ import annotations
