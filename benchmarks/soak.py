@@ -1,7 +1,7 @@
 """Many clients of all dialects for some minutes: nothing may break, leak or grow.
 
     PYTHONPATH=src python benchmarks/soak.py MODEL.gguf [--clients 64] [--minutes 10]
-        [--json FILE] [-- SERVE FLAGS]
+        [--json FILE] [--fixed] [-- --kv-cache-memory-bytes 400MB …]
 
 Starts a server and asks it as OpenAI's, Anthropic's, Ollama's and llama-server's clients do,
 streamed and whole, with tools, JSON schemas and several answers; some clients leave in the
@@ -337,9 +337,12 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("flags", nargs="*", help="of gristmill serve, after --")
-    given = parser.parse_args()
-    process, base = start(given.model, given.flags)
+    parser.add_argument("--fixed", action="store_true", help="bounded cache: memory may not grow")
+    own, flags = sys.argv[1:], list[str]()
+    if "--" in own:
+        own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
+    given = parser.parse_args(own)
+    process, base = start(given.model, flags)
     ledger = Ledger()
     # A first part makes what is made once: caches, pools, connections. Then it may not grow.
     asyncio.run(crowd(base, given.clients, 60 * given.minutes / 3, ledger, 1))
@@ -350,6 +353,8 @@ def main() -> int:
     end = state_of(process.pid)
     if end["files"] > middle["files"] + 2 or end["threads"] > middle["threads"] + 2:
         ledger.faults.append(f"files or threads have grown: {middle} → {end}")
+    if given.fixed and end["pss_mb"] > 1.1 * middle["pss_mb"] + 20:
+        ledger.faults.append(f"memory has grown: {middle} → {end}")
     process.send_signal(signal.SIGTERM)
     if process.wait(60):
         ledger.faults.append(f"the server ended with status {process.returncode}")
