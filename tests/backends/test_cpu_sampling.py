@@ -271,7 +271,12 @@ def chain_probabilities(
 def test_equal_alone_and_in_a_crowd() -> None:
     """The state of an answer is its own: mirostat, adaptive-p, coins, repetitions."""
     rng = np.random.default_rng(3)
-    kinds = [{"mirostat": 2}, {"adaptive_target": 0.3}, {"xtc_probability": 0.5}, {"mirostat": 1}]
+    kinds: list[dict[str, Any]] = [
+        {"mirostat": 2},
+        {"adaptive_target": 0.3},
+        {"xtc_probability": 0.5},
+        {"mirostat": 1},
+    ]
     logits = (rng.standard_normal((6, 8, VOCAB)) * 2).astype(np.float32)
     backend = open_backend(2)
 

@@ -84,7 +84,7 @@ def read_message(events: list[Any]) -> Any:
     """What a client of Anthropic's makes of a stream."""
     message = events[0]["message"]
     assert events[0]["type"] == "message_start" and events[-1]["type"] == "message_stop"
-    open_ = False
+    open_, joined = False, ""
     for event in events[1:-2]:
         if event["type"] == "content_block_start":
             assert not open_ and event["index"] == len(message["content"])

@@ -139,7 +139,8 @@ def test_calls_in_a_models_own_markup(serve: Any) -> None:
         plain = made.messages.create(**wanted)
         with made.messages.stream(**wanted) as stream:
             final = stream.get_final_message()
-    for got in (plain, final):
+    answers: list[Any] = [plain, final]
+    for got in answers:
         assert [block.type for block in got.content] == ["text", "tool_use", "tool_use"]
         assert got.content[0].text.strip() == "Let me see."
         assert [(b.name, b.input) for b in got.content[1:]] == [
@@ -147,7 +148,7 @@ def test_calls_in_a_models_own_markup(serve: Any) -> None:
             ("now", {}),
         ]
         assert got.stop_reason == "tool_use"
-    functions = [{"type": "function", "name": n, "parameters": schema} for n in ("add", "now")]
+    functions: Any = [{"type": "function", "name": n, "parameters": schema} for n in ("add", "now")]
     with openai.OpenAI(base_url=saying.running.url + "/v1", api_key="x", max_retries=0) as made:
         answer = made.responses.create(model="fake", input="x", tools=functions)
     assert [item.type for item in answer.output] == ["message", "function_call", "function_call"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ SAYS = '<think>First, why?</think>So: <call>add {"a": 1}</call><call>now </call>
 
 
 @contextmanager
-def client(running: Harness) -> Iterator[Any]:
+def client(running: Harness) -> Generator[Any]:
     with openai.OpenAI(base_url=running.url + "/v1", api_key="x", max_retries=0) as made:
         yield made.responses
 
@@ -240,7 +240,8 @@ def test_truncation(model: Start) -> None:
     with client(running) as made:
         with pytest.raises(openai.BadRequestError) as caught:
             made.create(model="fake", input=history)
-        assert caught.value.body["type"] == "exceed_context_size_error"
+        body: Any = caught.value.body
+        assert body["type"] == "exceed_context_size_error"
         got = made.create(model="fake", input=history, truncation="auto")
         assert got.output_text == "ok"
         kept = fake.engine.requests[-1].prompt
@@ -276,13 +277,14 @@ def test_background(model: Start) -> None:
         got = made.create(model="fake", input="x", background=True)
         assert got.status == "queued" and got.background and got.output == []
         assert made.retrieve(got.id).status in ("queued", "in_progress")
-        assert running.state.host.first.leases == 1  # the model is not unloaded meanwhile
+        host: Any = running.state.host
+        assert host.first.leases == 1  # the model is not unloaded meanwhile
         with pytest.raises(openai.BadRequestError, match="in progress"):
             made.create(model="fake", input="x", previous_response_id=got.id)
         fake.engine.hold.set()
         done = wait(made, got.id)
         assert done.status == "completed" and done.output_text == "one two"
-        assert done.usage.output_tokens == 8 and running.state.host.first.leases == 0
+        assert done.usage.output_tokens == 8 and host.first.leases == 0
         assert made.cancel(got.id).status == "completed"
         plain = made.create(model="fake", input="x")
         with pytest.raises(openai.BadRequestError, match="background"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gristmill.types import Constraint, Piece, Request, Sink, SlotView, Thinking
 
@@ -233,7 +233,7 @@ class Served:
     created: int
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
     defaults: Mapping[str, float | int] = field(default_factory=dict[str, "float | int"])
-    constrain: Callable[[Constraint], Future[object]] | None = None
+    constrain: Callable[[Constraint], Future[Any]] | None = None
     """Has a constraint compiled, on a thread of its own. The future raises RequestError."""
     infill: Infilling | None = None
     """None where the vocabulary has no tokens for it."""
