@@ -10,7 +10,18 @@ from gristmill.quant import ENCODINGS
 U8 = npt.NDArray[np.uint8]
 
 FLOATS = {"f32": "<f4", "f16": "<f2", "f64": "<f8"}
-INTEGERS = {"i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
+INTEGERS = {
+    "i8": "i1",
+    "i16": "<i2",
+    "i32": "<i4",
+    "i64": "<i8",
+    "u8": "u1",
+    "u16": "<u2",
+    "u32": "<u4",
+    "u64": "<u8",
+}
+EIGHT_BITS = ("f8_e4m3", "f8_e5m2", "f8_e8m0")
+"""Of safetensors alone; every code is tested in test_decode.py."""
 
 _SCALE_AT = {
     "q8_0": 0, "q4_0": 0, "q4_1": 0, "q5_0": 0, "q5_1": 0, "q1_0": 0, "q2_0": 0, "q2_k": 80,
@@ -37,6 +48,9 @@ def random_blocks(
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     if name in INTEGERS:
         return blocks
+    if name in EIGHT_BITS:  # about 1, and never the codes for infinity and NaN
+        near = {"f8_e4m3": 56, "f8_e5m2": 60, "f8_e8m0": 127}[name]
+        return (near + rng.integers(-8, 8, (count, 1))).astype(np.uint8)
     if name in FLOATS or name == "bf16":
         values = rng.normal(0, 1 if spread is None else spread, (count, 1)).astype(np.float32)
         if name == "bf16":

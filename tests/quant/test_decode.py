@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from gristmill.quant import ENCODINGS, decode
 from gristmill.quant.encoding import CHUNK
 from gristmill.quant.grids import grid
 from gristmill.types import RawTensor
-from tests.quant.blocks import INTEGERS, U8, random_blocks
+from tests.quant.blocks import EIGHT_BITS, INTEGERS, U8, random_blocks
 from tests.quant.make_grids import GRIDS, points
 
 BY_HAND = ("q1_0", "q2_0", "q8_k")
 """What the `gguf` package names (or its next version does) but cannot decode."""
-ORACLE = [n for n in ENCODINGS if n not in (*BY_HAND, *INTEGERS, "f64")]
+ORACLE = [n for n in ENCODINGS if n not in (*BY_HAND, *INTEGERS, *EIGHT_BITS, "f64")]
 
 
 def oracle(name: str, raw: U8, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
@@ -123,7 +124,28 @@ def test_every_ggml_type_has_an_encoding_of_the_same_size() -> None:
 
 def test_the_reader_agrees_on_names_and_sizes() -> None:
     read = {n: (t.elements, t.bytes) for n, t in GGML_TYPES_BY_NAME.items() if n != "q8_1"}
-    assert read == {n: (e.block, e.block_bytes) for n, e in ENCODINGS.items()}
+    own = {n: (e.block, e.block_bytes) for n, e in ENCODINGS.items()}
+    others = ("u8", "u16", "u32", "u64", *EIGHT_BITS)  # safetensors'
+    assert read == {n: size for n, size in own.items() if n not in others}
+
+
+@pytest.mark.parametrize("name", EIGHT_BITS)
+def test_decode_eight_bits(name: str) -> None:
+    """Every code, by the definition of its format (OCP OFP8 and MX)."""
+    got = ENCODINGS[name].decode(np.arange(256, dtype=np.uint8), (256,))
+    for code, value in enumerate(got.tolist()):
+        if name == "f8_e8m0":
+            want = math.nan if code == 255 else 2.0 ** (code - 127)
+        else:
+            bits, bias = (3, 7) if name == "f8_e4m3" else (2, 15)
+            exponent, part = code >> bits & (127 >> bits), code & ((1 << bits) - 1)
+            want = math.ldexp(part + (exponent > 0) * (1 << bits), max(exponent, 1) - bias - bits)
+            if name == "f8_e4m3" and code & 127 == 127:
+                want = math.nan
+            elif name == "f8_e5m2" and exponent == 31:
+                want = math.nan if part else math.inf
+            want = -want if code & 128 else want
+        assert value == want or (math.isnan(value) and math.isnan(want)), code
 
 
 @pytest.mark.parametrize("name", list(GRIDS))

@@ -38,6 +38,18 @@ class Bounded(h11.Connection):
         self._max_head = max_head
         self._max_headers = max_headers
         self.fault: h11.RemoteProtocolError | None = None
+        self._chunked = False
+
+    def send(self, event: Any) -> Any:
+        """The bytes of an event. A chunk of a body changes nothing of h11's state: it is framed
+        here, since a stream has one for every token."""
+        if type(event) is h11.Data and self._chunked and self.our_state is h11.SEND_BODY:
+            data = bytes(event.data)
+            return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        sent = super().send(event)
+        if type(event) is h11.Response:
+            self._chunked = b"transfer-encoding: chunked" in sent.lower()
+        return sent
 
     def next_event(self) -> Any:
         """The next event; raises RemoteProtocolError for what is no sound request."""
