@@ -107,7 +107,7 @@ def pack(
 ) -> dict[str, Weight]:
     """Every wanted weight, packed; file pages that are no longer needed are given back."""
     uses = Counter(part.tensor for want in wanted for part in want.parts)
-    sizes = {name: tensor.data.nbytes for name, tensor in checkpoint.tensors.items()}
+    sizes = {name: tensor.nbytes for name, tensor in checkpoint.tensors.items()}
     total = sum(sizes.get(name, 0) for name in uses) or 1
     done = 0
     weights: dict[str, Weight] = {}

@@ -61,7 +61,7 @@ def describe(checkpoint: Checkpoint) -> Description:
         share = shares.setdefault(tensor.encoding, [0, 0, 0])
         share[0] += 1
         share[1] += tensor.elements
-        share[2] += tensor.data.nbytes
+        share[2] += tensor.nbytes
     encodings = [EncodingShare(name, *share) for name, share in shares.items()]
     encodings.sort(key=lambda e: (-e.bytes, e.encoding))
     parameters = sum(e.parameters for e in encodings)

@@ -1,7 +1,8 @@
 """Encodings: how weights lie on disk, and what they decode to.
 
 One module per family gives block shapes and plain numpy ``unpack`` functions; this door
-collects them, checks sizes, and decodes or cuts a tensor. See docs/encodings.md.
+collects them, checks sizes, and decodes or cuts a tensor. A tensor that consists of several of
+its file is of one of ``COMPOSITES``. See docs/encodings.md.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ import numpy.typing as npt
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.quant import (
+    awq,
+    bnb,
+    compressed,
+    exl3,
     floats,
     fp4,
+    fp8,
+    gptq,
+    hqq,
     iq1,
     iq2,
     iq3,
     iq4,
+    mlx,
+    mxfp4,
+    nvfp4,
     q1_0,
     q2_k,
     q4_0,
@@ -30,10 +41,23 @@ from gristmill.quant import (
     q8_0,
     tq,
 )
+from gristmill.quant.composite import Codes, Composite, cut, deal
 from gristmill.quant.encoding import Encoding
 from gristmill.types import RawTensor
 
-__all__ = ["ENCODINGS", "Encoding", "decode", "encode", "encoding_of", "paired", "rows"]
+__all__ = [
+    "COMPOSITES",
+    "ENCODINGS",
+    "Codes",
+    "Composite",
+    "Encoding",
+    "composite_of",
+    "decode",
+    "encode",
+    "encoding_of",
+    "paired",
+    "rows",
+]
 
 _FAMILIES = (floats, q8_0, q5_0, q4_0, q1_0, q6_k, q4_k, q2_k, iq4, iq3, iq2, iq1, tq, fp4)
 
@@ -43,13 +67,30 @@ ENCODINGS: Mapping[str, Encoding] = MappingProxyType(
 """Every encoding that can be read, by the name ``RawTensor.encoding`` uses."""
 
 
-def encoding_of(tensor: RawTensor) -> Encoding:
-    """The encoding of a tensor. Raises UnsupportedError if it is not one of ``ENCODINGS``."""
+_SEVERAL = (fp8, awq, gptq, compressed, mlx, bnb, mxfp4, nvfp4, hqq, exl3)
+
+COMPOSITES: Mapping[str, Composite] = MappingProxyType(
+    {family.name: family for module in _SEVERAL for family in module.COMPOSITES}
+)
+"""Every family of tensors that consist of several, by the name ``RawTensor.encoding`` uses."""
+
+
+def encoding_of(tensor: RawTensor) -> Encoding | Composite:
+    """The encoding of a tensor. Raises UnsupportedError if it is none that is known."""
+    return COMPOSITES.get(tensor.encoding) or _plain(tensor)
+
+
+def composite_of(tensor: RawTensor) -> Composite | None:
+    """The family of a tensor that consists of several; None for one that is whole."""
+    return COMPOSITES.get(tensor.encoding)
+
+
+def _plain(tensor: RawTensor) -> Encoding:
     found = ENCODINGS.get(tensor.encoding)
     if found is None:
         raise UnsupportedError(
             f"Tensor '{tensor.name}' is encoded as '{tensor.encoding}', which is not supported; "
-            f"supported are {', '.join(ENCODINGS)}."
+            f"supported are {', '.join((*ENCODINGS, *COMPOSITES))}."
         )
     return found
 
@@ -60,7 +101,10 @@ def decode(tensor: RawTensor) -> npt.NDArray[np.float32]:
     Raises UnsupportedError for an unknown encoding, FormatError if the tensor's bytes do not
     fit its shape.
     """
-    return encoding_of(tensor).decode(tensor.data, tensor.shape, tensor.name)
+    family = composite_of(tensor)
+    if family is not None:
+        return family.decode(tensor)
+    return _plain(tensor).decode(tensor.data, tensor.shape, tensor.name)
 
 
 def encode(name: str, array: npt.ArrayLike) -> bytes:
@@ -79,6 +123,7 @@ def encode(name: str, array: npt.ArrayLike) -> bytes:
 def paired(tensor: RawTensor, heads: int) -> RawTensor:
     """The tensor with the rows of each head dealt from halves into pairs: a copy.
 
+    (Of a composite nothing is copied: the order is noted.)
     Row i of a head's first half becomes its row 2i, row i of the second half 2i + 1. Raises
     FormatError if the rows are not whole heads of an even number, or cannot be parted.
     """
@@ -86,7 +131,9 @@ def paired(tensor: RawTensor, heads: int) -> RawTensor:
     rows(tensor, 0, count)  # the bytes fit the shape
     if heads < 1 or count % (2 * heads) or not count or tensor.data.nbytes % count:
         raise FormatError(f"Tensor '{tensor.name}' of shape {tensor.shape} is not {heads} heads.")
-    if math.prod(tensor.shape[1:]) % encoding_of(tensor).row_granule:
+    if composite_of(tensor) is not None:
+        return deal(tensor, heads)
+    if math.prod(tensor.shape[1:]) % _plain(tensor).row_granule:
         raise FormatError(
             f"Tensor '{tensor.name}' in {tensor.encoding} cannot be reordered by rows."
         )
@@ -102,18 +149,19 @@ def rows(tensor: RawTensor, start: int, stop: int) -> RawTensor:
     FormatError for a cut inside a granule, outside the tensor, or of a tensor whose bytes do
     not fit its shape; UnsupportedError for an unknown encoding.
     """
-    encoding = encoding_of(tensor)
+    family = composite_of(tensor)
+    if family is not None:
+        family.verify(tensor)
+        _check_rows(tensor, start, stop)
+        return cut(tensor, start, stop)
+    encoding = _plain(tensor)
     size = encoding.nbytes(tensor.shape, tensor.name)
     if tensor.data.nbytes != size:
         raise FormatError(
             f"Tensor '{tensor.name}' of shape {tensor.shape} in {encoding.name} takes {size} "
             f"bytes, but has {tensor.data.nbytes}."
         )
-    count = tensor.shape[0] if tensor.shape else 0
-    if not 0 <= start <= stop <= count:
-        raise FormatError(
-            f"Rows {start} to {stop} of tensor '{tensor.name}' were asked for, but it has {count}."
-        )
+    _check_rows(tensor, start, stop)
     per_row = math.prod(tensor.shape[1:])
     granule = encoding.row_granule
     if start * per_row % granule or stop * per_row % granule:
@@ -124,3 +172,11 @@ def rows(tensor: RawTensor, start: int, stop: int) -> RawTensor:
     first, last = (at * per_row // granule * encoding.block_bytes for at in (start, stop))
     data = tensor.data.cast("B")[first:last]
     return RawTensor(tensor.name, tensor.encoding, (stop - start, *tensor.shape[1:]), data)
+
+
+def _check_rows(tensor: RawTensor, start: int, stop: int) -> None:
+    count = tensor.shape[0] if tensor.shape else 0
+    if not 0 <= start <= stop <= count:
+        raise FormatError(
+            f"Rows {start} to {stop} of tensor '{tensor.name}' were asked for, but it has {count}."
+        )

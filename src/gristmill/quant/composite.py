@@ -7,20 +7,25 @@ A family's module gives ``check`` (every part's type and shape) and one of two r
 - ``values``: float32, for encodings that are tables of values.
 
 ``decode`` of the whole follows from either: it is the specification, compared in the tests with
-the format's own library.
+the format's own library. A family with both (HQQ) decodes by ``values``; its ``codes`` are what
+a native layout may be packed from, equal to a rounding of float32.
+
+A cut (``cut``, ``deal``) copies nothing: it is noted in the settings ``stored_rows`` and
+``first_row``, or in the part ``row_order``, and a family sees the whole matrix and stored rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import FormatError
-from gristmill.quant.encoding import F32, U8
+from gristmill.quant.encoding import F32, U8, Encoding
+from gristmill.quant.floats import ENCODINGS
 from gristmill.types import RawTensor
 
 I32 = npt.NDArray[np.int32]
@@ -35,8 +40,9 @@ class Codes:
     """Rows of a matrix as codes.
 
     code: uint8 (n, K), each below 2^bits. scale: float32 (n, ⌈K / group⌉), exact in
-    ``scale_type``. zero: uint8 of the same shape, or one number for all. low: float32 of the
-    same shape, exact in ``scale_type``, or None.
+    ``scale_type``. zero: whole numbers of the same shape, or one for all; uint8, but that GPTQ v1
+    may reach 2^bits, 256 with 8 bits (uint16). low: float32 of the same shape, exact in
+    ``scale_type``, or None.
     order: int32 (K), the input feature that each stored column belongs to; None: its own.
     """
 
@@ -45,7 +51,7 @@ class Codes:
     group: int
     scale: F32
     scale_type: ScaleType
-    zero: U8 | int = 0
+    zero: U8 | npt.NDArray[np.uint16] | int = 0
     low: F32 | None = None
     order: I32 | None = None
 
@@ -66,34 +72,119 @@ class Codes:
             return placed
         return out
 
+    def picked(self, rows: I32) -> Codes:
+        """Some of the rows, in the order given."""
+        return replace(
+            self,
+            code=self.code[rows],
+            scale=self.scale[rows],
+            zero=self.zero if isinstance(self.zero, int) else self.zero[rows],
+            low=None if self.low is None else self.low[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """One family. ``bits_of`` says how many bits a code of this tensor has."""
+    """One family."""
 
     name: str
     check: Callable[[RawTensor], None]
     """Raises FormatError, naming tensor and part, for what does not fit together."""
     codes: Callable[[RawTensor, int, int], Codes] | None = None
+    """Stored rows [start, stop) of a whole matrix, checked. Raises FormatError."""
     values: Callable[[RawTensor, int, int], F32] | None = None
+    """As ``codes``: float32 (stop − start, K)."""
+    coded: Callable[[RawTensor], bool] | None = None
+    """Whether a tensor has ``codes``, where not all of the family have."""
+
+    def has_codes(self, tensor: RawTensor) -> bool:
+        """Whether ``coded_rows`` can be asked for."""
+        return self.codes is not None and (self.coded is None or self.coded(whole(tensor)))
+
+    def coded_rows(self, tensor: RawTensor, start: int, stop: int) -> Codes:
+        """Rows [start, stop) of the tensor, cut or dealt as it may be, as codes."""
+        assert self.codes is not None
+        first, last, picked = stored(tensor, start, stop)
+        found = self.codes(whole(tensor), first, last)
+        return found if picked is None else found.picked(picked)
 
     def rows(self, tensor: RawTensor, start: int, stop: int) -> F32:
         """Rows [start, stop) decoded: float32 (stop − start, K)."""
-        if self.codes is not None:
-            return self.codes(tensor, start, stop).values()
-        assert self.values is not None
-        return self.values(tensor, start, stop)
+        if self.values is None:
+            return self.coded_rows(tensor, start, stop).values()
+        first, last, picked = stored(tensor, start, stop)
+        with np.errstate(all="ignore"):
+            found = self.values(whole(tensor), first, last)
+        return found if picked is None else found[picked]
+
+    def verify(self, tensor: RawTensor) -> None:
+        """Raises FormatError for parts that do not fit together, or a cut outside of them."""
+        if len(tensor.shape) != 2 or min(tensor.shape) < 1:
+            raise FormatError(
+                f"Tensor '{tensor.name}' in {tensor.encoding} has the shape {list(tensor.shape)}; "
+                "a matrix is wanted."
+            )
+        self.check(whole(tensor))
 
     def decode(self, tensor: RawTensor) -> F32:
         """The whole matrix, float32 (N, K). Raises FormatError."""
-        self.check(tensor)
+        self.verify(tensor)
         n, k = tensor.shape
         out = np.empty((n, k), np.float32)
-        step = max(1, CHUNK // max(k, 1))
+        step = max(1, CHUNK // k)
         for start in range(0, n, step):
             stop = min(start + step, n)
             out[start:stop] = self.rows(tensor, start, stop)
         return out
+
+
+# -------------------------------------------------------------------- cuts
+
+
+def whole(tensor: RawTensor) -> RawTensor:
+    """The matrix that a cut is of: what its parts hold."""
+    count = tensor.settings.get("stored_rows")
+    return tensor if not isinstance(count, int) else replace(tensor, shape=(count, tensor.shape[1]))
+
+
+def stored(tensor: RawTensor, start: int, stop: int) -> tuple[int, int, I32 | None]:
+    """Stored rows that hold rows [start, stop), and which of them these are (None: all)."""
+    order = tensor.parts.get("row_order")
+    if order is not None and stop > start:
+        rows = np.frombuffer(order.data, np.int32)[start:stop]
+        first, last = int(rows.min()), int(rows.max()) + 1
+        return first, last, rows - np.int32(first)
+    first = tensor.settings.get("first_row", 0)
+    assert isinstance(first, int)
+    return first + start, first + stop, None
+
+
+def cut(tensor: RawTensor, start: int, stop: int) -> RawTensor:
+    """Rows [start, stop): a view. The caller has checked the bounds."""
+    order = tensor.parts.get("row_order")
+    if order is not None:
+        return _ordered(tensor, np.frombuffer(order.data, np.int32)[start:stop])
+    first, _, _ = stored(tensor, start, stop)
+    settings = {"stored_rows": tensor.shape[0], **tensor.settings, "first_row": first}
+    return replace(tensor, shape=(stop - start, tensor.shape[1]), settings=settings)
+
+
+def deal(tensor: RawTensor, heads: int) -> RawTensor:
+    """The rows of each head dealt from halves into pairs; the caller has checked that they go."""
+    n = tensor.shape[0]
+    order = tensor.parts.get("row_order")
+    first, last, _ = stored(tensor, 0, n)
+    rows = np.arange(first, last) if order is None else np.frombuffer(order.data, np.int32)
+    pairs = rows.reshape(heads, 2, n // heads // 2).transpose(0, 2, 1).reshape(-1)
+    return _ordered(tensor, pairs.astype(np.int32))
+
+
+def _ordered(tensor: RawTensor, rows: I32) -> RawTensor:
+    data = np.ascontiguousarray(rows).data.cast("B")
+    order = RawTensor("row_order", "i32", (len(rows),), data)
+    settings = {"stored_rows": tensor.shape[0], **tensor.settings}
+    parts: Mapping[str, RawTensor] = {**tensor.parts, "row_order": order}
+    return replace(tensor, shape=(len(rows), tensor.shape[1]), parts=parts, settings=settings)
 
 
 # ----------------------------------------------------------- pieces of checks
@@ -129,6 +220,51 @@ def setting(tensor: RawTensor, name: str, low: int, high: int) -> int:
             f"from {low} to {high} is allowed."
         )
     return value
+
+
+def flag(tensor: RawTensor, name: str) -> bool:
+    """A setting that is true or false; false if it is not there."""
+    return tensor.settings.get(name) is True
+
+
+FLOATS = ("f16", "bf16", "f32")
+
+
+def floats(found: RawTensor) -> F32:
+    """A part of plain numbers as float32, of its shape."""
+    return _numbers(found).decode(found.data, found.shape, found.name)
+
+
+def _numbers(found: RawTensor) -> Encoding:
+    return next(e for e in ENCODINGS if e.name == found.encoding)
+
+
+def scale_type(found: RawTensor) -> ScaleType:
+    """What stores these scales without loss."""
+    return found.encoding if found.encoding in ("f16", "bf16") else "f32"
+
+
+def spread(tensor: RawTensor, role: str, groups: int) -> RawTensor:
+    """Scales that are one for all, one for each row, or one for each row and group.
+
+    Raises FormatError for any other shape than [], [1], [1, 1], [N], [N, 1] or [N, groups].
+    """
+    found = part(tensor, role)
+    n = tensor.shape[0]
+    if found.shape not in {(), (1,), (1, 1), (n,), (n, 1), (n, groups)}:
+        raise FormatError(
+            f"Tensor '{tensor.name}' in {tensor.encoding}: its {role} have the shape "
+            f"{list(found.shape)}; one for all, {[n, 1]} or {[n, groups]} are wanted."
+        )
+    return found
+
+
+def spread_rows(found: RawTensor, start: int, stop: int) -> F32:
+    """Rows of ``spread`` scales: float32 (stop − start, 1 or groups)."""
+    values = floats(found)
+    if values.size == 1:
+        return np.full((stop - start, 1), values.reshape(-1)[0], np.float32)
+    return values.reshape(values.shape[0], -1)[start:stop]
 
 
 def words(found: RawTensor) -> npt.NDArray[np.uint32]:

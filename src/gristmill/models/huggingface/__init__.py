@@ -15,6 +15,7 @@ from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.huggingface.names import rename
+from gristmill.models.huggingface.quantised import combine
 from gristmill.models.huggingface.settings import Settings, metadata_of
 from gristmill.types import Checkpoint, RawTensor
 
@@ -47,7 +48,7 @@ def understand(checkpoint: Checkpoint) -> Checkpoint:
     architecture = MODEL_TYPES[kind]
     metadata = metadata_of(architecture, text)
     metadata["general.name"] = _name(checkpoint.path)
-    tensors = _tensors(checkpoint, architecture, text)
+    tensors = _tensors(checkpoint, combine(config, checkpoint), architecture, text)
     for name, values in config_tensors(metadata):
         data = array("f", values)
         tensors[name] = RawTensor(name, "f32", (len(data),), memoryview(data).cast("B"))
@@ -81,11 +82,16 @@ def _model_type(config: Settings) -> str:
     )
 
 
-def _tensors(checkpoint: Checkpoint, architecture: str, config: Settings) -> dict[str, RawTensor]:
+def _tensors(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, RawTensor],
+    architecture: str,
+    config: Settings,
+) -> dict[str, RawTensor]:
     """The tensors under GGUF's names. A tied head that was stored twice is left out."""
     tied = config.flag("tie_word_embeddings", architecture in _TIED_BY_DEFAULT)
     found: dict[str, RawTensor] = {}
-    for name, tensor in checkpoint.tensors.items():
+    for name, tensor in tensors.items():
         known = rename(name, architecture)
         if known is None or (tied and known.startswith("output.")):
             continue
@@ -104,12 +110,14 @@ def _tensors(checkpoint: Checkpoint, architecture: str, config: Settings) -> dic
 
 
 def _release(checkpoint: Checkpoint) -> Callable[[RawTensor], None]:
-    """Made tensors have no pages to give back."""
-    mapped = frozenset(id(t) for t in checkpoint.tensors.values())
+    """Made tensors have no pages to give back; of a composite those of all its parts go."""
+    mapped = {name: t.data for name, t in checkpoint.tensors.items()}
 
     def release(tensor: RawTensor) -> None:
-        if id(tensor) in mapped:
+        if mapped.get(tensor.name) is tensor.data:
             checkpoint.release(tensor)
+        for part in tensor.parts.values():
+            release(part)
 
     return release
 
