@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,12 +19,11 @@ from typing import Any, TypeVar
 
 from gristmill.backends.ops import Choice
 from gristmill.engine.grammar import Masks, Recipe
-from gristmill.engine.output import Output
 from gristmill.engine.parts import Job, Parts, Scores
 from gristmill.engine.prefixes import Prefixes
 from gristmill.engine.sampler import Sampler
 from gristmill.engine.scheduler import Scheduler, Span, StepPlan
-from gristmill.engine.sequence import Clock, Sequence
+from gristmill.engine.sequence import Sequence
 from gristmill.engine.slots import Slots
 from gristmill.engine.stats import Counters, Stats
 from gristmill.engine.step import Stepper
@@ -43,8 +41,6 @@ from gristmill.types import (
 T = TypeVar("T")
 
 log = logging.getLogger("gristmill.engine")
-
-SEED_MASK = (1 << 64) - 1
 
 
 class Engine:
@@ -326,37 +322,9 @@ class Engine:
 
     def _bear(self, job: Job) -> None:
         """Put the next answer of a request into the line."""
-        request, index = job.request, job.request.n - job.unborn
-        params = request.sampling
-        prompt = len(request.prompt)
-        wanted = self._plan.context if params.max_tokens is None else params.max_tokens
-        end = min(self._plan.context, prompt + wanted)
-        output = Output(
-            request,
-            index,
-            end - prompt,
-            self._parts.detokenizer(params.skip_special_tokens, params.shown_tokens),
-            self._parts.eos,
-        )
-        eos = tuple(sorted(self._parts.eos))
-        job.unborn -= 1
-        job.live[index] = Sequence(
-            request=request,
-            index=index,
-            order=(request.priority, job.arrival, index),
-            tokens=array("i", request.prompt),
-            end=end,
-            table=self._manager.open(request.cache_salt, request.cache),
-            sink=job.sink,
-            clock=Clock(job.submitted),
-            output=output,
-            seed=(job.seed + index) & SEED_MASK,
-            banned=tuple(sorted({*eos, *params.stop_token_ids})),
-            always_banned=eos if params.ignore_eos else (),
-            prompt_logprobs=list(job.scores or (None,)),
-            guide=None if job.recipe is None else job.recipe.guide(),
-        )
-        self._scheduler.add(job.live[index])
+        request = job.request
+        sequence = job.bear(self._parts, self._manager.open(request.cache_salt, request.cache))
+        self._scheduler.add(sequence)
 
     def _prepare(self, plan: StepPlan) -> list[tuple[Job, GristmillError]]:
         """Sampling states for those that choose their first token; whom the back end refused."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gristmill.backends.ops import Backend, Memory, Program
 from gristmill.engine.grammar import Grammars, Recipe
-from gristmill.engine.output import Detokenizing
+from gristmill.engine.output import Detokenizing, Output
 from gristmill.engine.plan import Plan
-from gristmill.engine.sequence import Sequence
+from gristmill.engine.sequence import Clock, Sequence
+from gristmill.kv.blocks import BlockTable
 from gristmill.types import Delta, Request, Sink, TokenLogprob
 
 log = logging.getLogger("gristmill.engine")
+
+SEED_MASK = (1 << 64) - 1
 
 Scores = tuple[TokenLogprob | None, ...]
 """Log-probabilities of a prompt's tokens; the first has none."""
@@ -50,6 +54,33 @@ class Job:
     unborn: int = 0
     scores: Scores | None = None
     recipe: Recipe | None = None
+
+    def bear(self, parts: Parts, table: BlockTable) -> Sequence:
+        """The next answer, alive from now on, with an empty ``table`` for its cache."""
+        request, params, context = self.request, self.request.sampling, parts.plan.context
+        index, prompt = request.n - self.unborn, len(request.prompt)
+        wanted = context if params.max_tokens is None else params.max_tokens
+        end = min(context, prompt + wanted)
+        eos = tuple(sorted(parts.eos))
+        shown = parts.detokenizer(params.skip_special_tokens, params.shown_tokens)
+        self.unborn -= 1
+        self.live[index] = Sequence(
+            request=request,
+            index=index,
+            order=(request.priority, self.arrival, index),
+            tokens=array("i", request.prompt),
+            end=end,
+            table=table,
+            sink=self.sink,
+            clock=Clock(self.submitted),
+            output=Output(request, index, end - prompt, shown, parts.eos),
+            seed=(self.seed + index) & SEED_MASK,
+            banned=tuple(sorted({*eos, *params.stop_token_ids})),
+            always_banned=eos if params.ignore_eos else (),
+            prompt_logprobs=list(self.scores or (None,)),
+            guide=None if self.recipe is None else self.recipe.guide(),
+        )
+        return self.live[index]
 
     def mourn(self, message: str) -> None:
         """Tell the unfinished answers that the engine failed; touches nothing else."""
