@@ -78,16 +78,15 @@ def _codes_gemm(tensor: RawTensor, start: int, stop: int) -> Codes:
 
 def _check_gemv(tensor: RawTensor) -> None:
     n, k = tensor.shape
-    groups = k // _group(tensor)
+    group = _group(tensor)
+    least = -(-(k // group) // 8)
+    step = 1 if group >= 128 else 2 if group >= 64 else 4  # what the kernel reads at once
     expect(tensor, "codes", ("i32",), (n, -(-k // 8)))
-    width = part(tensor, "zeros").shape[-1:] or (0,)
-    expect(tensor, "zeros", ("i32",), (n, *width))
-    expect(tensor, "scales", FLOATS, (n, 8 * width[0]))
-    if 8 * width[0] < groups or k % 8:
-        raise FormatError(
-            f"Tensor '{tensor.name}' in awq_gemv has room for {8 * width[0]} groups in a row; "
-            f"{k} inputs have {groups}."
-        )
+    width = least if part(tensor, "zeros").shape == (n, least) else -(-least // step) * step
+    expect(tensor, "zeros", ("i32",), (n, width))
+    expect(tensor, "scales", FLOATS, (n, 8 * width))
+    if k % 8:
+        raise FormatError(f"Tensor '{tensor.name}' in awq_gemv: {k} inputs are no words of 8.")
 
 
 def _codes_gemv(tensor: RawTensor, start: int, stop: int) -> Codes:

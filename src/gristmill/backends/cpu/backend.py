@@ -138,7 +138,7 @@ class CpuBackend:
     def _tell_decoded(self) -> None:
         for encoding, (count, stored, now) in self._decoded.items():
             log.warning(
-                "%s has no native layout: %d tensors were decoded to float32 and take %.1f MB "
+                "%s has no native layout: %d tensors were decoded to floats and take %.1f MB "
                 "instead of the file's %.1f MB.",
                 encoding.upper(),
                 count,

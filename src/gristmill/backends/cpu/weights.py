@@ -22,7 +22,7 @@ _CHUNK_WEIGHTS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A tensor whose encoding has no native layout: bytes in the file, bytes as float32."""
+    """A tensor whose encoding has no native layout: bytes in the file, bytes as floats."""
 
     encoding: str
     stored: int
@@ -36,7 +36,7 @@ class CpuMatrix:
     native: Any
     shape: tuple[int, ...]
     decoded: tuple[Decoded, ...] = ()
-    """Parts that were decoded to float32."""
+    """Parts that were decoded to float32, or to bfloat16 where that loses nothing."""
 
     @property
     def nbytes(self) -> int:
@@ -77,9 +77,15 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
         values = np.ascontiguousarray(values + np.float32(wanted.plus), dtype=np.float32)
         return CpuVector(native().Vector(values), wanted.shape)
     matrix = native().Matrix(wanted.shape[1])
-    decoded = [part for part in parts if not _append(matrix, part, pool)]
-    sizes = tuple(Decoded(p.encoding, p.data.nbytes, 4 * p.elements) for p in decoded)
+    decoded = [(part, _append(matrix, part, pool)) for part in parts]
+    sizes = tuple(Decoded(p.encoding, _stored(p), size) for p, size in decoded if size)
     return CpuMatrix(matrix, wanted.shape, sizes)
+
+
+def _stored(part: RawTensor) -> int:
+    """Bytes in the file, of those rows of a composite that are cut."""
+    count = part.settings.get("stored_rows")
+    return part.nbytes * part.shape[0] // count if isinstance(count, int) else part.nbytes
 
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
@@ -93,18 +99,23 @@ def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
         )
 
 
-def _append(matrix: Any, part: RawTensor, pool: Any) -> bool:
-    """Append a tensor's rows; False when they had to be decoded to float32."""
+def _append(matrix: Any, part: RawTensor, pool: Any) -> int:
+    """Append a tensor's rows; the bytes of those that had to be decoded."""
     n, k = part.shape
     if part.encoding in _codecs():
         matrix.append(part.encoding, n, np.frombuffer(part.data, np.uint8), pool)
-        return True
+        return 0
     step = max(16, _CHUNK_WEIGHTS // k // 16 * 16)
+    size = 0
     for start in range(0, n, step):
         cut = quant.rows(part, start, min(start + step, n))
         values = np.ascontiguousarray(quant.decode(cut), dtype=np.float32)
-        matrix.append("f32", cut.shape[0], values.view(np.uint8).reshape(-1), pool)
-    return False
+        # Codebooks of few bits with powers of two fit bfloat16: half the bytes.
+        narrow = quant.composite_of(part) is not None and not (values.view(np.uint16)[:, ::2]).any()
+        raw = np.ascontiguousarray(values.view(np.uint16)[:, 1::2]) if narrow else values
+        matrix.append("bf16" if narrow else "f32", cut.shape[0], raw.view(np.uint8).ravel(), pool)
+        size += raw.nbytes
+    return size
 
 
 def _codecs() -> frozenset[str]:

@@ -19,9 +19,12 @@ _MOST_STATE = 1 << 16
 
 def _group(settings: Settings, key: str = "group_size") -> int:
     """Input features of a group; 0 is all of them, which tools write as −1 or null."""
-    if settings.values.get(key) == -1:
+    if settings.values.get(key) in (-1, None):
         return 0
-    return settings.integer(key, 0)
+    size = settings.integer(key)
+    if size == 0:
+        raise FormatError(f"{settings.where}: {key!r} is 0; a group has at least one input.")
+    return size
 
 
 def _one_of(settings: Settings, key: str, value: object, allowed: tuple[object, ...]) -> None:
