@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from gristmill.files import open_model
+from gristmill.files.describe import describe
 from gristmill.models import understand
 from gristmill.quant import COMPOSITES, decode
 
@@ -245,3 +247,17 @@ def test_the_decoded_models_logits(form: str, name: str, tmp_path: Path) -> None
         want: npt.NDArray[np.float32] = logits(tmp_path / "f", backend, ids())
         assert np.isfinite(want).all() and want.std() > 0.01
         assert error(got, want) < 1e-6
+
+
+def test_described_and_let_go(tmp_path: Path) -> None:
+    """Encodings by their family's name, bytes of all parts; the pages of each part go."""
+    write(tmp_path, "llama", "gptq")
+    opened = open_model(tmp_path)
+    gone: list[str] = []
+    checkpoint = understand(replace(opened, release=lambda tensor: gone.append(tensor.name)))
+    shares = {share.encoding: share for share in describe(checkpoint).encodings}
+    assert set(shares) == {"gptq", "bf16"} and shares["gptq"].tensors == 13
+    assert sum(s.bytes for s in shares.values()) == sum(t.nbytes for t in opened.tensors.values())
+    for tensor in checkpoint.tensors.values():
+        checkpoint.release(tensor)
+    assert sorted(gone) == sorted(opened.tensors)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.quant import ENCODINGS
+from gristmill.quant import COMPOSITES, ENCODINGS
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "encodings.md").read_text(encoding="utf-8")
 
@@ -24,3 +24,8 @@ def test_documented(name: str) -> None:
     numbers = [cell.split()[0] for cell in cells[:3]]
     assert str(encoding.block_bytes) in numbers
     assert f"{encoding.bits_per_weight:g}" in numbers
+
+
+@pytest.mark.parametrize("name", list(COMPOSITES))
+def test_composites_documented(name: str) -> None:
+    assert re.search(rf"^\|[^|]*`{name}`", PAGE, re.MULTILINE)
