@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from gristmill.errors import RequestError
 from gristmill.serve.constraints import settle
 from gristmill.serve.fields import Flag, Text, Whole
+from gristmill.serve.mixed import is_id
 from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import (
     MAX_LOGPROBS,
@@ -59,7 +60,7 @@ def prompts(value: object, served: Served, fields: CompletionFields) -> list[tup
             "'prompt' must be a string, a list of token ids, or a list of either.", "prompt"
         )
     items: list[object] = value  # pyright: ignore[reportUnknownVariableType]
-    if _is_id(items[0]):
+    if is_id(items[0]):
         return [_ids(items, served)]
     if len(items) > MAX_PROMPTS:
         raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
@@ -72,10 +73,6 @@ def prompts(value: object, served: Served, fields: CompletionFields) -> list[tup
         else:
             raise RequestError("'prompt' must hold texts or lists of token ids.", "prompt")
     return found
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _encode(text: str, served: Served, fields: CompletionFields) -> tuple[int, ...]:

@@ -33,6 +33,13 @@ _CHAT_ONLY: Mapping[str, tuple[object, ...]] = {
 }
 
 
+def ignored(name: str, param: str | None = None) -> RequestError:
+    """The error for what cannot be honoured; ``param`` if the field at fault is not ``name``."""
+    return RequestError(
+        f"'{name}' is not supported by this server; it would have been ignored.", param or name
+    )
+
+
 def refuse(body: Mapping[str, object], names: Mapping[str, Sequence[object]], api: str) -> None:
     """Raises for a field of ``names`` that asks for something; the values that do not are listed.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -123,6 +123,11 @@ def event(value: object, name: str | None = None) -> bytes:
     """One event with a JSON value."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + dumps(value) + b"\n\n"
+
+
+def typed_event(value: object) -> bytes:
+    """One event that is named by the ``type`` of its JSON object."""
+    return event(value, str(cast("Mapping[str, object]", value)["type"]))
 
 
 def _part(data: bytes) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gristmill.errors import RequestError
-from gristmill.serve.dialect import a_list, a_text, an_object, kind
+from gristmill.serve.dialect import a_list, a_text, an_object, ignored, kind
 
 MAX_BLOCKS = 100_000
 """Of all messages of a request together."""
@@ -218,9 +218,7 @@ def _content(value: object, at: str) -> str:
 def _no_citations(fields: Mapping[str, object], at: str) -> None:
     asked = fields.get("citations")
     if asked is not None and an_object(asked, f"{at}.citations").get("enabled"):
-        raise RequestError(
-            f"'{at}.citations' is not supported by this server; it would have been ignored.", at
-        )
+        raise ignored(f"{at}.citations", at)
 
 
 def _unknown(what: str, at: str, role: str) -> RequestError:

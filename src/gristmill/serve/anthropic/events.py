@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gristmill.serve.errors import error_body
 from gristmill.serve.log import request_id
-from gristmill.serve.stream import event
+from gristmill.serve.stream import event, typed_event
 
 _KINDS = {
     400: "invalid_request_error",
@@ -42,9 +42,7 @@ class AnthropicEvents:
 
     def chunk(self, value: object) -> bytes:
         """``event: NAME`` and ``data: {"type": NAME, ...}``."""
-        assert isinstance(value, dict)
-        name: object = value["type"]  # pyright: ignore[reportUnknownVariableType]
-        return event(value, str(name))  # pyright: ignore[reportUnknownArgumentType]
+        return typed_event(value)
 
     def alive(self) -> bytes:
         """A ping."""

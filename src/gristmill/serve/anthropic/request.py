@@ -19,6 +19,7 @@ from gristmill.serve.chat_request import ChatFields, parse_chat
 from gristmill.serve.dialect import (
     a_list,
     an_object,
+    ignored,
     kind,
     maybe_object,
     refuse,
@@ -235,12 +236,8 @@ def _refuse_unmade(fields: MessagesFields) -> None:
             given = an_object(edit, at)
             keeps_all = given.get("keep") == "all" or given.get("keep") == {"type": "all"}
             if not (kind(given, at).startswith("clear_thinking") and keeps_all):
-                raise RequestError(
-                    f"'{at}' is not supported by this server; it would have been ignored.", where
-                )
+                raise ignored(at, where)
     if fields.diagnostics is not None:
         name = "diagnostics.previous_message_id"
         if an_object(fields.diagnostics, "diagnostics").get("previous_message_id") is not None:
-            raise RequestError(
-                f"'{name}' is not supported by this server; it would have been ignored.", name
-            )
+            raise ignored(name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from gristmill.errors import RequestError
-from gristmill.serve.dialect import a_list, a_text, an_object, kind
+from gristmill.serve.dialect import a_list, a_text, an_object, ignored, kind
 
 
 def chat_tools(value: object) -> list[dict[str, object]]:
@@ -41,18 +41,12 @@ def _tool(tool: object, at: str) -> dict[str, object]:
         function["description"] = description
     function["parameters"] = an_object(fields.get("input_schema"), f"{at}.input_schema")
     if fields.get("defer_loading"):
-        raise _ignored(f"{at}.defer_loading")
+        raise ignored(f"{at}.defer_loading")
     if fields.get("allowed_callers") not in (None, [], ["direct"]):
-        raise _ignored(f"{at}.allowed_callers")
+        raise ignored(f"{at}.allowed_callers")
     if fields.get("strict") is not None:
         function["strict"] = fields["strict"]
     return {"type": "function", "function": function}
-
-
-def _ignored(name: str) -> RequestError:
-    return RequestError(
-        f"'{name}' is not supported by this server; it would have been ignored.", name
-    )
 
 
 def chat_choice(value: object) -> tuple[object, bool]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from gristmill.errors import RequestError
 from gristmill.serve import durations
 from gristmill.serve.chat_request import MAX_MESSAGES, MAX_TOOLS
-from gristmill.serve.dialect import a_list, a_text, an_object, maybe_object
+from gristmill.serve.dialect import a_list, a_text, an_object, ignored, maybe_object
 from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
 from gristmill.serve.host import Keep
 from gristmill.serve.protocol import Served
@@ -225,10 +225,7 @@ def _options(given: object) -> dict[str, object]:
     for option, harmless in _NEUTRAL.items():
         value = options.get(option)
         if value is not None and value not in harmless:
-            raise RequestError(
-                f"'options.{option}' is not supported by this server; it would have been ignored.",
-                "options",
-            )
+            raise ignored(f"options.{option}", "options")
     limit = options.get("num_predict")
     if limit is not None:
         if isinstance(limit, bool) or not isinstance(limit, int | float):

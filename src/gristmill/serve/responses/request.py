@@ -17,6 +17,7 @@ from gristmill.serve.chat_request import ChatFields, parse_chat
 from gristmill.serve.dialect import (
     a_text,
     an_object,
+    ignored,
     maybe_object,
     refuse,
     refuse_chat_only,
@@ -188,14 +189,8 @@ def _stored(fields: ResponsesFields, store: Store) -> bool:
     options = maybe_object(fields.stream_options, "stream_options")
     if options.get("include_obfuscation"):
         name = "stream_options.include_obfuscation"
-        raise _ignored(name)
+        raise ignored(name)
     return kept
-
-
-def _ignored(name: str) -> RequestError:
-    return RequestError(
-        f"'{name}' is not supported by this server; it would have been ignored.", name
-    )
 
 
 def _resolved(items: Sequence[Mapping[str, object]], store: Store) -> list[Mapping[str, object]]:
@@ -208,9 +203,9 @@ def _resolved(items: Sequence[Mapping[str, object]], store: Store) -> list[Mappi
 def _reasoning(fields: ResponsesFields) -> tuple[object, str | None]:
     asked = maybe_object(fields.reasoning, "reasoning")
     if asked.get("context") not in (None, "auto"):
-        raise _ignored("reasoning.context")
+        raise ignored("reasoning.context")
     if asked.get("mode") not in (None, "standard"):
-        raise _ignored("reasoning.mode")
+        raise ignored("reasoning.mode")
     summary = asked.get("summary", asked.get("generate_summary"))
     if summary not in (None, "auto", "detailed"):
         raise RequestError(
@@ -231,7 +226,7 @@ def _format(fields: ResponsesFields) -> object:
     """``text.format`` in the chat route's form."""
     text = maybe_object(fields.text, "text")
     if text.get("verbosity") not in (None, "medium"):
-        raise _ignored("text.verbosity")
+        raise ignored("text.verbosity")
     wanted = text.get("format")
     if wanted is None:
         return None

@@ -13,7 +13,7 @@ from gristmill.serve.responses.items import seal
 from gristmill.serve.responses.request import Asked
 from gristmill.serve.run import Job
 from gristmill.serve.segments import Cursor, Segment
-from gristmill.serve.stream import event
+from gristmill.serve.stream import typed_event
 from gristmill.types import TokenLogprob
 
 Event = dict[str, object]
@@ -274,9 +274,7 @@ class ResponseEvents:
 
     def chunk(self, value: object) -> bytes:
         """``event: NAME`` and ``data: {"type": NAME, ...}``."""
-        assert isinstance(value, dict)
-        name: object = value["type"]  # pyright: ignore[reportUnknownVariableType]
-        return event(value, str(name))  # pyright: ignore[reportUnknownArgumentType]
+        return typed_event(value)
 
     def alive(self) -> bytes:
         """A comment."""

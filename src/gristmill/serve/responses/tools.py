@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gristmill.errors import RequestError
-from gristmill.serve.dialect import a_list, a_text, an_object
+from gristmill.serve.dialect import a_list, a_text, an_object, ignored
 
 
 def chat_tools(value: object) -> list[dict[str, object]]:
@@ -20,11 +20,7 @@ def chat_tools(value: object) -> list[dict[str, object]]:
                 at,
             )
         if fields.get("defer_loading"):
-            raise RequestError(
-                f"'{at}.defer_loading' is not supported by this server; it would have been "
-                "ignored.",
-                at,
-            )
+            raise ignored(f"{at}.defer_loading", at)
         function: dict[str, object] = {"name": a_text(fields, "name", at)}
         for name in ("description", "parameters", "strict"):
             if fields.get(name) is not None:
