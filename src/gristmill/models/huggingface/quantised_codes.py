@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import cast
-
-import numpy as np
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.huggingface.modules import UNUSED, Modules, matrix
@@ -195,8 +194,7 @@ def _ct_inputs(shape: RawTensor, n: int) -> int:
     """K, from the tensor ``weight_shape``."""
     if shape.encoding not in ("i64", "i32") or shape.shape != (2,):
         raise FormatError(f"Tensor '{shape.name}' must be two whole numbers.")
-    sizes = np.frombuffer(shape.data, "<i8" if shape.encoding == "i64" else "<i4")
-    rows, inputs = int(sizes[0]), int(sizes[1])
+    rows, inputs = _whole(shape)
     if rows != n or not 0 < inputs < 1 << 31:
         raise FormatError(f"Tensor '{shape.name}' is {[rows, inputs]}, but there are {n} rows.")
     return inputs
@@ -342,7 +340,13 @@ def hqq(modules: Modules, settings: Settings) -> None:
         )
 
 
-_WHOLE = {"i64": "<i8", "i32": "<i4", "u8": "u1"}
+_WHOLE = {"i64": "q", "i32": "i", "u8": "B"}
+"""Encodings of whole numbers, as ``struct`` calls them."""
+
+
+def _whole(tensor: RawTensor) -> list[int]:
+    """The numbers of a small tensor of one of these encodings."""
+    return list(struct.unpack(f"<{tensor.elements}{_WHOLE[tensor.encoding]}", tensor.data))
 
 
 def _numbers(modules: Modules, module: str, name: str) -> list[int]:
@@ -350,7 +354,7 @@ def _numbers(modules: Modules, module: str, name: str) -> list[int]:
     found = modules.take(module, name)
     if found.encoding not in _WHOLE or found.elements > 8:
         raise FormatError(f"Tensor '{found.name}' is {found.encoding}; whole numbers are wanted.")
-    return np.frombuffer(found.data, _WHOLE[found.encoding]).tolist()
+    return _whole(found)
 
 
 def exl3(modules: Modules, settings: Settings) -> None:
