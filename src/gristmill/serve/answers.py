@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gristmill.errors import EngineError, OverloadError
 from gristmill.serve.bridge import Ticket
@@ -22,9 +23,8 @@ from gristmill.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What some deltas added to an answer."""
+class Part(NamedTuple):
+    """What some deltas added to an answer. (A tuple: one is made for every token.)"""
 
     reasoning: str
     content: str
@@ -183,19 +183,31 @@ Write = Callable[[Answer, Part, bool], Sequence[object]]
 
 
 async def chunks(
-    group: Group, ticket: Ticket, first: list[Delta], write: Write, keep_alive: float
+    group: Group,
+    ticket: Ticket,
+    first: list[Delta],
+    write: Write,
+    keep_alive: float,
+    ending: Callable[[Group], list[object]],
 ) -> AsyncIterator[list[object] | None]:
-    """The chunks of a stream, batch by batch; None where a sign of life is due."""
+    """The chunks of a stream, batch by batch, and what it ends with; None where a sign of life
+    is due."""
     batch = first
     while True:
-        if batch:
+        if not batch:
+            yield None
+        else:
             made: list[object] = []
+            ended = False
             for delta in batch:
                 answer, part = group.feed(delta)
-                made.extend(write(answer, part, delta.finish is not None))
+                over = delta.finish is not None
+                made.extend(write(answer, part, over))
+                ended = ended or over
             yield made
-        else:
-            yield None
-        if group.finished:
-            return
+            if ended and group.finished:
+                break
         batch = await ticket.batch(keep_alive)
+    last = ending(group)
+    if last:
+        yield last

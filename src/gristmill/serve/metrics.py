@@ -5,6 +5,7 @@ Names are vLLM's and llama-server's where the meaning is the same, ``gristmill:`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,8 @@ _HISTOGRAMS = (
     _Row("gristmill:step_seconds", "step_seconds", "Seconds that a step took."),
 )
 
+_BETWEEN = _Row("vllm:inter_token_latency_seconds", "", "From one token to the next.")
+
 NAMES: tuple[str, ...] = (
     *(row.name + ("_total" if row.counter else "") for row in (*_ROWS, *_HISTOGRAMS)),
     "vllm:request_success_total",
@@ -134,9 +137,7 @@ class Metrics:
         self._first = seconds(
             "vllm:time_to_first_token_seconds", "From the request to its first token.", _LONG
         )
-        self._between = seconds(
-            "vllm:inter_token_latency_seconds", "From one token to the next.", _SHORT
-        )
+        self._between: dict[str, Tally] = {}
         self._per_token = seconds(
             "vllm:request_time_per_output_token_seconds", "A request's mean of it.", _SHORT
         )
@@ -187,9 +188,13 @@ class Metrics:
         """An answer's first token came ``seconds`` after its request."""
         self._first.labels(model, _ENGINE).observe(seconds)
 
-    def between(self, model: str) -> Histogram:
+    def between(self, model: str) -> Tally:
         """Takes the seconds from one token of a model's to the next."""
-        return self._between.labels(model, _ENGINE)
+        return self._between.setdefault(model, Tally(_SHORT))
+
+    def tallies(self) -> Iterable[tuple[str, Tally]]:
+        """Those of all models that have answered, loaded or not any more."""
+        return self._between.items()
 
     def finished(
         self, model: str, reason: FinishReason, seconds: float, timings: Timings | None
@@ -239,6 +244,26 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class Tally:
+    """A histogram that costs a tenth of prometheus_client's: it counts on one thread (the event
+    loop), with every token, and is written out when it is asked for. See ``HistogramView``."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = tuple(map(float, bounds))
+        self.total = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many were at most each bound and above the one before; then those above all."""
+        return tuple(self._counts)
+
+    def add(self, value: float, count: int) -> None:
+        """``count`` observations of ``value``."""
+        self._counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+
 class Meter:
     """The metrics of one model's answers."""
 
@@ -253,8 +278,7 @@ class Meter:
 
     def next_tokens(self, seconds: float, count: int) -> None:
         """``count`` more tokens came ``seconds`` after the one before."""
-        for _ in range(count):
-            self._between.observe(seconds / count)
+        self._between.add(seconds / count, count)
 
     def request(self, n: int, max_tokens: int | None, longest: int) -> None:
         """See ``Metrics``."""
@@ -282,6 +306,7 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family a row, one sample a model. llama-server's names have no label for the
         model: theirs is the sum."""
+        yield _histogram(_BETWEEN, list(self._metrics.tallies()))
         stats = [(each.names[0], each.engine.stats()) for each in self._metrics.served]
         if not stats:
             return
@@ -313,7 +338,7 @@ def _family(row: _Row, values: list[tuple[str, float]]) -> Metric:
     return family
 
 
-def _histogram(row: _Row, views: list[tuple[str, HistogramView]]) -> Metric:
+def _histogram(row: _Row, views: Iterable[tuple[str, HistogramView]]) -> Metric:
     family = HistogramMetricFamily(row.name, row.text, labels=_LABELS)
     for model, view in views:
         buckets: list[tuple[str, float]] = []

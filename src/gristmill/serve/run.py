@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -158,14 +158,8 @@ async def reply(
         ticket.close()
         raise
 
-    async def batches() -> AsyncIterator[list[object] | None]:
-        async for batch in chunks(group, ticket, first, write(group), job.keep_alive):
-            yield batch
-        last = ending(group)
-        if last:
-            yield last
-
-    return Stream(ticket, batches(), framing)
+    batches = chunks(group, ticket, first, write(group), job.keep_alive, ending)
+    return Stream(ticket, batches, framing)
 
 
 def _raise_early(group: Group, first: Sequence[Delta]) -> None:
