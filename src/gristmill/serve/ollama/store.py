@@ -73,7 +73,7 @@ class Pull:
         self._last = 0.0
         self.stopped = False
         self.result = asyncio.ensure_future(aside(lambda: library.fetch(name, self._progress)))
-        self.result.add_done_callback(lambda _: self._news.set())
+        self.result.add_done_callback(self._over)
 
     def _progress(self, done: int, total: int | None, label: str) -> None:
         """Called on the thread that fetches."""
@@ -88,6 +88,11 @@ class Pull:
 
     def _note(self, seen: _Seen) -> None:
         self._seen.append(seen)
+        self._news.set()
+
+    def _over(self, result: asyncio.Future[Model]) -> None:
+        if not result.cancelled():
+            result.exception()  # looked at here: there may be nobody left to be told of it
         self._news.set()
 
     async def lines(self) -> AsyncIterator[dict[str, object]]:
