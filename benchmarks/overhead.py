@@ -7,7 +7,8 @@ Each round runs the same requests (greedy, of exact length, each with a beginnin
 first through the engine in this process, then as streams of `/v1/chat/completions` (or, with
 `--plain`, as whole answers) through a server process, while the other one sleeps. The client
 only counts bytes, so that it takes little from the cores it shares; processor time a token is
-told for the server and the client apart. Medians of rounds.
+told for the server, its event loop alone (Linux) and the client apart: on a machine that others
+use, those tell more than the tokens a second. Medians of rounds.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def cpu_seconds(pid: int) -> float:
     """Processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def loop_seconds(pid: int) -> float:
+    """Processor time of a server's event loop, which runs on its first thread."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def free_port() -> int:
@@ -97,10 +103,11 @@ class Served:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
         return f"{head}{len(body)}\r\n\r\n{body}".encode()
 
-    def round(self, texts: list[str], tokens: int) -> tuple[float, float, float]:
-        """Seconds; processor seconds of the server; of the client."""
+    def round(self, texts: list[str], tokens: int) -> tuple[float, float, float, float]:
+        """Seconds; processor seconds of the server; of its event loop; of the client."""
         selector = selectors.DefaultSelector()
-        began, served = time.perf_counter(), cpu_seconds(self.process.pid)
+        pid = self.process.pid
+        began, served, loop = time.perf_counter(), cpu_seconds(pid), loop_seconds(pid)
         own = resource.getrusage(resource.RUSAGE_SELF)
         for text in texts:
             fields = {"messages": [{"role": "user", "content": text}], "stream": self.stream,
@@ -120,7 +127,7 @@ class Served:
         took = time.perf_counter() - began
         after = resource.getrusage(resource.RUSAGE_SELF)
         client = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
-        return took, cpu_seconds(self.process.pid) - served, client
+        return took, cpu_seconds(pid) - served, loop_seconds(pid) - loop, client
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -140,24 +147,27 @@ def main() -> None:
     offline = Offline(load(open_model(given.model), Options(model=str(given.model))))
     alone: list[float] = []
     http: list[float] = []
-    rows: list[tuple[float, float, float]] = []
+    rows: list[tuple[float, ...]] = []
     count = given.streams * given.tokens
     for number in range(given.rounds + 1):
         texts = [PROMPT.format(f"{number}.{i}") for i in range(given.streams)]
         prompts = [served.prompt_ids(text) for text in texts]
         seconds, cpu = offline.round(prompts, given.tokens)
-        took, server, client = served.round(texts, given.tokens)
+        took, *used = served.round(texts, given.tokens)
         if number:  # the first warms up
             alone.append(count / seconds)
             http.append(count / took)
-            rows.append((cpu / count, server / count, client / count))
+            rows.append(tuple(each / count for each in (cpu, *used)))
     served.close()
     loss = statistics.median(1 - b / a for a, b in zip(alone, http, strict=True))
-    cpu, server, client = (1e6 * statistics.median(column) for column in zip(*rows, strict=True))
+    cpu, server, loop, client = (
+        1e6 * statistics.median(column) for column in zip(*rows, strict=True)
+    )
     print(f"engine alone  {statistics.median(alone):8.1f} tokens/s, {cpu:.0f} µs of cores a token")
     print(
         f"over HTTP     {statistics.median(http):8.1f} tokens/s, {server:.0f} µs of cores a token"
     )
+    print(f"its event loop {loop:.0f} µs of a core a token")
     print(f"the client    {client:.0f} µs of cores a token")
     print(f"HTTP costs    {100 * loss:.1f} % (median of {given.rounds} rounds)")
     sys.stdout.flush()
