@@ -63,6 +63,18 @@ class Recorder {
   // By state group: the longest window that attention looks back on, 0 for all, -1 for none.
   std::vector<int> windows;
 
+  // Layers of equal attention share a plan, which the first of them makes.
+  void plan(AttentionNode& node) {
+    for (const AttentionNode* other : planners_)
+      if (node.shares_plan(*other)) {
+        node.plan = other->plan;
+        node.plans = false;
+        return;
+      }
+    node.plan = std::make_shared<AttentionPlan>();
+    planners_.push_back(&node);
+  }
+
   void looks_back(int group, int window) {
     if (windows.size() <= size_t(group)) windows.resize(size_t(group) + 1, -1);
     int& w = windows[size_t(group)];
@@ -80,6 +92,9 @@ class Recorder {
     program.add(std::move(node), kind, barrier);
     return raw;
   }
+
+ private:
+  std::vector<const AttentionNode*> planners_;
 };
 
 // The first block that a sequence of `past` tokens still reads.
@@ -349,6 +364,7 @@ NB_MODULE(GM_MODULE, m) {
             n->group = group;
             n->layer_offset = layer_offset;
             n->type = KvType(type);
+            r.plan(*n);
             r.program.add(std::move(n), "attention", barrier);
             r.looks_back(group, window);
           },

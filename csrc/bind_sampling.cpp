@@ -60,11 +60,9 @@ class Sampler {
     }
     {
       nb::gil_scoped_release nogil;
-      std::atomic<int> counter{0};
-      auto region = [&](const Worker& w) {
-        choose_many(jobs.data(), int(n), w, &counter, spaces_.data());
-      };
-      run(n, region);
+      run(n, [&](int64_t begin, int64_t end, const Worker& w) {
+        choose_many(jobs.data(), int(n), int(begin), int(end), spaces_[size_t(w.id)]);
+      });
     }
     std::vector<Chosen> all;
     for (ChooseJob& job : jobs) all.push_back(tuple_of(std::move(job.result)));
@@ -83,11 +81,9 @@ class Sampler {
     }
     {
       nb::gil_scoped_release nogil;
-      std::atomic<int> counter{0};
-      auto region = [&](const Worker& w) {
-        logprob_many(jobs.data(), int(jobs.size()), w, &counter, spaces_.data());
-      };
-      run(jobs.size(), region);
+      run(jobs.size(), [&](int64_t begin, int64_t end, const Worker& w) {
+        logprob_many(jobs.data(), int(begin), int(end), spaces_[size_t(w.id)]);
+      });
     }
     std::vector<Chosen> all;
     for (LogprobJob& job : jobs) all.push_back(tuple_of(std::move(job.result)));
@@ -96,12 +92,12 @@ class Sampler {
 
  private:
   // One row is done sooner alone than the workers are woken.
-  template <class Region>
-  void run(size_t jobs, const Region& region) {
+  template <class Work>
+  void run(size_t jobs, const Work& work) {
     if (jobs > 1)
-      pool_->run(region);
+      pool_->each(int64_t(jobs), 1, work);
     else
-      region(Worker{0, 1, pool_.get()});
+      work(0, int64_t(jobs), Worker{0, 1});
   }
   std::shared_ptr<Pool> pool_;
   std::vector<SamplingSpace> spaces_;

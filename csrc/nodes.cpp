@@ -4,25 +4,21 @@
 
 namespace gm::inline GM_ISA {
 
-void RowNode::play(const Frame& f, const Worker& w) const {
-  int n = f.rows(rows);
-  if (n == 0) return;
-  int64_t begin, end;
-  w.share(n, 1, begin, end);
+void RowNode::work(const Frame& f, int, int begin, int end, const Worker&) const {
+  const int n = f.rows(rows);
   thread_local std::vector<float> kept;
-  for (int64_t r = begin; r < end; r++) {
+  for (int r = begin; r < end; r++) {
     float* out;
     if (target.out.slot >= 0) {
-      out = f.at(target.out, int(r));
+      out = f.at(target.out, r);
     } else {
       if (kept.size() < size_t(width)) kept.resize(size_t(width));
       out = kept.data();
     }
-    row(f, int(r), out);
+    row(f, r, out);
     for (int a = 0; a < 3; a++)
       if (target.panels[a] >= 0)
-        write_panel_row(Act(a), RowBlocks(n, Act(a)), int(r), out, width,
-                        f.bytes(target.panels[a]));
+        write_panel_row(Act(a), RowBlocks(n, Act(a)), r, out, width, f.bytes(target.panels[a]));
   }
 }
 
@@ -73,7 +69,11 @@ void RopeNode::row(const Frame& f, int r, float* out) const {
            out);
 }
 
-void LinearNode::play(const Frame& f, const Worker& w) const {
+int LinearNode::units(const Frame& f, int) const {
+  return f.rows_of(out.slot) > 0 ? linear_units(weight->segments()) : 0;
+}
+
+void LinearNode::work(const Frame& f, int, int begin, int end, const Worker&) const {
   LinearArgs a{};
   a.segments = &weight->segments();
   for (int i = 0; i < 3; i++) a.panels[i] = panels[i] < 0 ? nullptr : f.bytes(panels[i]);
@@ -83,7 +83,7 @@ void LinearNode::play(const Frame& f, const Worker& w) const {
   a.bias = bias ? bias->values.data() : nullptr;
   a.residual = residual.slot < 0 ? nullptr : f.at(residual);
   a.residual_stride = residual.slot < 0 ? 0 : f.stride(residual.slot);
-  linear(a, w, f.counter(counter));
+  linear(a, begin, end);
 }
 
 AttentionArgs AttentionNode::args(const Frame& f) const {
@@ -111,12 +111,23 @@ AttentionArgs AttentionNode::args(const Frame& f) const {
   return a;
 }
 
-void AttentionNode::play(const Frame& f, const Worker& w) const {
-  attention(args(f), w, f.counter(counter), f.scratch());
+bool AttentionNode::shares_plan(const AttentionNode& other) const {
+  return heads == other.heads && kv_heads == other.kv_heads && head_dim == other.head_dim &&
+         window == other.window && type == other.type;
 }
 
-size_t AttentionNode::scratch(const Frame& f, int workers) const {
-  return attention_scratch(args(f), workers);
+void AttentionNode::prepare(const Frame& f, int workers) {
+  if (plans) plan->make(args(f), workers);
+}
+
+size_t AttentionNode::scratch(const Frame&, int) const { return plan->scratch(); }
+
+int AttentionNode::units(const Frame&, int phase) const {
+  return plan->units(AttentionPhase(phase));
+}
+
+void AttentionNode::work(const Frame& f, int phase, int begin, int end, const Worker& w) const {
+  attention(args(f), *plan, AttentionPhase(phase), begin, end, w, f.scratch());
 }
 
 }  // namespace gm::inline GM_ISA

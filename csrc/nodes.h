@@ -6,12 +6,14 @@
 
 namespace gm::inline GM_ISA {
 
-// Row ops share out rows the same way, so one may follow another without a barrier.
+// A unit is a row, so one may follow another without a barrier.
 struct RowNode : Node {
   Rows rows = Rows::tokens;
   int width = 0;  // of the result
   Target target;
-  void play(const Frame& f, const Worker& w) const final;
+  int units(const Frame& f, int) const final { return f.rows(rows); }
+  void work(const Frame& f, int phase, int begin, int end, const Worker& w) const final;
+  std::optional<Rows> by_rows() const final { return rows; }
   // Computes one row into `out` (width floats).
   virtual void row(const Frame& f, int r, float* out) const = 0;
 };
@@ -90,9 +92,11 @@ struct LinearNode : Node {
   std::shared_ptr<Vector> bias;
   View residual;  // slot -1: none
   View out;
-  void play(const Frame& f, const Worker& w) const override;
+  int units(const Frame& f, int) const override;
+  void work(const Frame& f, int phase, int begin, int end, const Worker& w) const override;
 };
 
+// Its phases: keys and values are stored, units attend, parts of one query are merged.
 struct AttentionNode : Node {
   View q, k, v, out;
   int heads = 0, kv_heads = 0, head_dim = 0, window = 0;
@@ -102,8 +106,15 @@ struct AttentionNode : Node {
   int group = 0;
   size_t layer_offset = 0;
   KvType type = KvType::f16;
-  void play(const Frame& f, const Worker& w) const override;
+  // Layers of equal shape share a plan, which the first of them makes.
+  std::shared_ptr<AttentionPlan> plan;
+  bool plans = true;
+  bool shares_plan(const AttentionNode& other) const;
+  int phases() const override { return 3; }
+  void prepare(const Frame& f, int workers) override;
   size_t scratch(const Frame& f, int workers) const override;
+  int units(const Frame& f, int phase) const override;
+  void work(const Frame& f, int phase, int begin, int end, const Worker& w) const override;
 
  private:
   AttentionArgs args(const Frame& f) const;

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -16,7 +17,9 @@ void Matrix::append(CodecId codec, int rows, const uint8_t* source, size_t bytes
   Segment s{codec, rows, k_, n_, packed_tile_bytes(codec, k_), nullptr};
   Pages pages(s.tile_bytes * size_t(s.tiles()));
   s.data = pages.data();
-  pool.run([&](const Worker& w) { pack(s, source, w); });
+  pool.each(s.tiles(), 1, [&](int64_t begin, int64_t end, const Worker&) {
+    pack(s, source, int(begin), int(end));
+  });
   pages_.push_back(std::move(pages));
   segments_.push_back(s);
   n_ += rows;
@@ -39,6 +42,18 @@ void Matrix::decode(int row, float* out) const {
     if (row < s.out0 + s.rows) return decode_row(s, row - s.out0, out);
 }
 
+// The sines and cosines of a step's positions. A row of them is made with the rows that need it.
+struct Program::Tables final : Node {
+  int units(const Frame& f, int) const override { return f.step.tokens; }
+  void work(const Frame& f, int, int begin, int end, const Worker&) const override {
+    f.program.fill_ropes(f.step, begin, end);
+  }
+  std::optional<Rows> by_rows() const override { return Rows::tokens; }
+};
+
+Program::Program(std::shared_ptr<Pool> pool)
+    : pool_(std::move(pool)), tables_(std::make_unique<Tables>()) {}
+
 int Program::add_slot(Rows rows, size_t row_bytes) {
   slots_.push_back({rows, (row_bytes + 3) / 4 * 4, Pages(), 0});
   return int(slots_.size()) - 1;
@@ -52,9 +67,8 @@ int Program::add_rope(std::vector<double> inv_freq, float factor) {
 void Program::add(std::unique_ptr<Node> node, std::string kind, bool barrier) {
   node->barrier = barrier;
   node->kind = std::move(kind);
-  node->counter = int(nodes_.size());
   nodes_.push_back(std::move(node));
-  counters_.reset(new std::atomic<int>[nodes_.size()]);
+  together_.clear();
   seconds_.assign(nodes_.size(), 0.0);
 }
 
@@ -74,22 +88,22 @@ void Program::reserve(const Step& step) {
     r.sine.resize(n);
     allocations_++;
   }
-  Frame frame{*this, step};
+  const Frame frame{*this, step};
   size_t scratch = 0;
-  for (auto& node : nodes_) scratch = std::max(scratch, node->scratch(frame, pool_->threads()));
+  for (auto& node : nodes_) {
+    node->prepare(frame, pool_->threads());
+    scratch = std::max(scratch, node->scratch(frame, pool_->threads()));
+  }
   if (scratch > scratch_.size()) {
     scratch_ = Pages(scratch + scratch / 4);
     allocations_++;
   }
-  for (size_t i = 0; i < nodes_.size(); i++) counters_[i].store(0, std::memory_order_relaxed);
 }
 
-void Program::fill_ropes(const Step& step, const Worker& w) {
-  int64_t begin, end;
-  w.share(step.tokens, 1, begin, end);
+void Program::fill_ropes(const Step& step, int begin, int end) {
   for (RopeTable& r : ropes_) {
     size_t pairs = r.inv_freq.size();
-    for (int64_t t = begin; t < end; t++)
+    for (int t = begin; t < end; t++)
       for (size_t i = 0; i < pairs; i++) {
         double angle = double(step.positions[t]) * r.inv_freq[i];
         r.cosine[size_t(t) * pairs + i] = float(std::cos(angle)) * r.scale;
@@ -98,29 +112,90 @@ void Program::fill_ropes(const Step& step, const Worker& w) {
   }
 }
 
-void Program::run(const Step& step, bool eager) {
-  reserve(step);
-  Frame frame{*this, step};
-  if (eager) {
-    pool_->run([&](const Worker& w) { fill_ropes(step, w); });
-    for (auto& node : nodes_) pool_->run([&](const Worker& w) { node->play(frame, w); });
-    return;
+// Puts a node's phases into the last stage and new ones behind it.
+void Program::place(int index, bool alone, std::vector<Stage>& stages) const {
+  const Node& node = *nodes_[size_t(index)];
+  const int phases = node.phases();
+  // Phases share scratch with other nodes' phases, so such a node begins a stage of its own.
+  if (alone || node.barrier || phases > 1 || stages.empty()) stages.push_back({});
+  for (int phase = 0; phase < phases; phase++) {
+    if (phase > 0) stages.push_back({});
+    Stage& stage = stages.back();
+    stage.node = index;
+    if (node.by_rows())
+      for (Piece& piece : stage.pieces)
+        if (piece.nodes[0]->by_rows() == node.by_rows()) {
+          piece.nodes.push_back(&node);
+          return;
+        }
+    stage.pieces.push_back({{&node}, phase});
   }
-  using Clock = std::chrono::steady_clock;
-  pool_->run([&](const Worker& w) {
-    fill_ropes(step, w);
-    auto last = Clock::now();
-    for (size_t i = 0; i < nodes_.size(); i++) {
-      if (nodes_[i]->barrier) w.barrier();
-      nodes_[i]->play(frame, w);
-      if (profile_) {
-        w.barrier();
-        auto now = Clock::now();
-        if (w.id == 0) seconds_[i] += std::chrono::duration<double>(now - last).count();
-        last = now;
-      }
+}
+
+void Program::arrange() {
+  together_.assign(1, {{{{tables_.get()}, 0}}, 0});
+  apart_ = together_;
+  for (int i = 0; i < nodes(); i++) {
+    // Rows of the tables are made by whoever needs them: the first node needs no other stage.
+    place(i, false, together_);
+    place(i, true, apart_);
+  }
+  units_.resize(apart_.size());
+}
+
+// Stages [from, to) of a list, as one region.
+class Program::Playing final : public Region {
+ public:
+  Playing(Program& program, const Frame& frame, const std::vector<Stage>& all, size_t from,
+          size_t to)
+      : program_(program), frame_(frame), stages_(all.data() + from), count_(int(to - from)) {
+    for (int s = 0; s < count_; s++) {
+      int n = 0;
+      for (const Piece& piece : stages_[s].pieces) n += units_of(piece);
+      program_.units_[size_t(s)] = n;
     }
-  });
+  }
+  int stages() const override { return count_; }
+  int units(int stage) const override { return program_.units_[size_t(stage)]; }
+  void work(int stage, int begin, int end, const Worker& w) const override {
+    int first = 0;  // unit of the piece
+    for (const Piece& piece : stages_[stage].pieces) {
+      const bool only = stages_[stage].pieces.size() == 1;
+      const int n = only ? end : units_of(piece);
+      const int from = std::max(begin - first, 0), to = std::min(end - first, n);
+      if (from < to)
+        for (const Node* node : piece.nodes) node->work(frame_, piece.phase, from, to, w);
+      first += n;
+    }
+  }
+  void passed(int stage) override {
+    if (!program_.profile_) return;
+    auto now = Clock::now();
+    program_.seconds_[size_t(stages_[stage].node)] +=
+        std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int units_of(const Piece& piece) const { return piece.nodes[0]->units(frame_, piece.phase); }
+  Program& program_;
+  const Frame& frame_;
+  const Stage* stages_;
+  int count_;
+  Clock::time_point last_ = Clock::now();
+};
+
+void Program::run(const Step& step, bool eager) {
+  if (together_.empty()) arrange();
+  reserve(step);
+  const Frame frame{*this, step};
+  const std::vector<Stage>& all = eager || profile_ ? apart_ : together_;
+  const size_t at_once = eager ? 1 : all.size();
+  for (size_t from = 0; from < all.size(); from += at_once) {
+    Playing playing(*this, frame, all, from, from + at_once);
+    pool_->run(playing);
+  }
 }
 
 const float* Program::slot_data(int slot) const {

@@ -2,10 +2,10 @@
 // run-time parameter. The Python recorder (backends/cpu/record.py) writes it; nothing here
 // knows a model.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,18 +70,26 @@ struct Step {
 
 struct Frame;
 
+// A node is done in phases: all units of one before any of the next. Units of a phase may be
+// done in any order, by any worker.
 struct Node {
   virtual ~Node() = default;
-  virtual void play(const Frame& f, const Worker& w) const = 0;
-  virtual size_t scratch(const Frame&, int) const { return 0; }
-  bool barrier = true;  // wait for all workers before this node
-  int counter = -1;
+  virtual int phases() const { return 1; }
+  // Once a step, before all work, by one thread.
+  virtual void prepare(const Frame&, int /*workers*/) {}
+  // Bytes of scratch, which is shared by all nodes: valid through the phases of one node.
+  virtual size_t scratch(const Frame&, int /*workers*/) const { return 0; }
+  virtual int units(const Frame& f, int phase) const = 0;
+  virtual void work(const Frame& f, int phase, int begin, int end, const Worker& w) const = 0;
+  // Of a node whose units are rows, each of which needs nothing but the same row of others.
+  virtual std::optional<Rows> by_rows() const { return {}; }
+  bool barrier = true;  // what it reads or overwrites must be done before it begins
   std::string kind;
 };
 
 class Program {
  public:
-  explicit Program(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+  explicit Program(std::shared_ptr<Pool> pool);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   int add_slot(Rows rows, size_t row_bytes);
@@ -112,13 +120,28 @@ class Program {
     float scale;
     std::vector<float> cosine, sine;  // [tokens][pairs]
   };
+  struct Tables;
+  class Playing;
+  // Nodes of one stage that are done one after the other, unit by unit.
+  struct Piece {
+    std::vector<const Node*> nodes;
+    int phase;
+  };
+  struct Stage {
+    std::vector<Piece> pieces;
+    int node;  // the last one in it
+  };
   void reserve(const Step& step);
-  void fill_ropes(const Step& step, const Worker& w);
+  void place(int index, bool alone, std::vector<Stage>& stages) const;
+  void arrange();
+  void fill_ropes(const Step& step, int begin, int end);
   std::shared_ptr<Pool> pool_;
   std::vector<Slot> slots_;
   std::vector<RopeTable> ropes_;
+  std::unique_ptr<Node> tables_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::unique_ptr<std::atomic<int>[]> counters_;
+  std::vector<Stage> together_, apart_;  // as few stages as may be; each node's phases alone
+  std::vector<int> units_;               // of the stages that are played
   Pages scratch_;
   bool profile_ = false;
   std::vector<double> seconds_;
@@ -139,7 +162,6 @@ struct Frame {
     return reinterpret_cast<float*>(s.pages.data()) + row * stride(v.slot) + v.col;
   }
   uint8_t* bytes(int slot) const { return program.slots_[size_t(slot)].pages.data(); }
-  std::atomic<int>* counter(int i) const { return &program.counters_[size_t(i)]; }
   uint8_t* scratch() const { return program.scratch_.data(); }
   const float* cosine(int rope, int row) const { return trig(rope, row, true); }
   const float* sine(int rope, int row) const { return trig(rope, row, false); }

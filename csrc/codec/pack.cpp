@@ -62,11 +62,9 @@ size_t packed_tile_bytes(CodecId codec, int k) {
   return with_codec(codec, [&]<class C>() { return tile_bytes<C>(k); });
 }
 
-void pack(const Segment& s, const uint8_t* source, const Worker& w) {
+void pack(const Segment& s, const uint8_t* source, int begin, int end) {
   with_codec(s.codec, [&]<class C>() {
     size_t row_bytes = row_bytes_of<C>(s.k);
-    int64_t begin, end;
-    w.share(s.tiles(), 1, begin, end);
     for (int64_t t = begin; t < end; t++) {
       uint8_t* tile = s.data + size_t(t) * s.tile_bytes;
       for (int lane = 0; lane < kLanes; lane++) {

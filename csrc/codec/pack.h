@@ -12,7 +12,7 @@ size_t source_row_bytes(CodecId codec, int k);
 // K must be a multiple of it.
 int granule(CodecId codec);
 size_t packed_tile_bytes(CodecId codec, int k);
-// Packs this worker's share of the segment's tiles from `source` (rows of source_row_bytes).
-void pack(const Segment& segment, const uint8_t* source, const Worker& w);
+// Packs tiles [begin, end) of the segment from `source` (all its rows, of source_row_bytes).
+void pack(const Segment& segment, const uint8_t* source, int begin, int end);
 
 }  // namespace gm::inline GM_ISA

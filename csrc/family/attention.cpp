@@ -11,7 +11,7 @@ namespace {
 
 using namespace attend;
 
-constexpr size_t kAlign = 64;
+using Sequence = AttentionPlan::Sequence;
 
 // ---------------------------------------------------------------- phase 1: store
 
@@ -84,19 +84,11 @@ void store_block(const AttentionArgs& a, const Shape& shape, int sequence, int b
   }
 }
 
-// Each worker takes every count-th (sequence, block, kv head).
-void store_step(const AttentionArgs& a, const Shape& shape, const Worker& w) {
-  int64_t skip = w.id;
-  for (int i = 0; i < a.sequences; i++) {
-    Span span(a, i);
-    if (span.rows <= 0) continue;
-    const int first = span.past / kBlockTokens;
-    const int blocks = (span.past + span.rows - 1) / kBlockTokens + 1 - first;
-    const int64_t units = int64_t(blocks) * a.kv_heads;
-    for (; skip < units; skip += w.count)
-      store_block(a, shape, i, first + int(skip / a.kv_heads), int(skip % a.kv_heads));
-    skip -= units;
-  }
+void store_unit(const AttentionArgs& a, const Shape& shape, const AttentionPlan& plan,
+                int64_t unit) {
+  const Sequence& s = plan.of_store(unit);
+  const int local = int(unit - s.first_store);
+  store_block(a, shape, s.sequence, s.first_block + local / a.kv_heads, local % a.kv_heads);
 }
 
 // --------------------------------------------------------------- phase 2: attend
@@ -130,7 +122,7 @@ class Tile {
 
   // Chunks [begin, end) one after the other; `last` of all gets the results.
   void run_all(int begin, int end);
-  void run_partial(const SequencePlan& s, int begin, int end, float* results);
+  void run_partial(const Sequence& s, int begin, int end, float* results);
 
  private:
   void load_queries();
@@ -338,14 +330,14 @@ void Tile::run_all(int begin, int end) {
 }
 
 // Where the result of a (row, head, chunk) of a sequence in parts lies.
-float* result_of(const AttentionArgs& a, const Shape& shape, const SequencePlan& s, int row,
-                 int head, int chunk, float* results) {
+float* result_of(const AttentionArgs& a, const Shape& shape, const Sequence& s, int row, int head,
+                 int chunk, float* results) {
   int64_t query = int64_t(row) * a.heads + head;
   int64_t index = s.first_result + query * s.chunks + (chunk - s.first_chunk);
   return results + index * shape.partial_floats();
 }
 
-void Tile::run_partial(const SequencePlan& s, int begin, int end, float* results) {
+void Tile::run_partial(const Sequence& s, int begin, int end, float* results) {
   const int width = shape_.columns.width();
   for (int c = begin; c < end; c++) {
     chunk(c);
@@ -359,9 +351,9 @@ void Tile::run_partial(const SequencePlan& s, int begin, int end, float* results
   }
 }
 
-void attend_unit(const AttentionArgs& a, const Shape& shape, const Plan& plan,
+void attend_unit(const AttentionArgs& a, const Shape& shape, const AttentionPlan& plan,
                  const Buffers& buffers, int64_t unit, float* results) {
-  const SequencePlan& s = plan.of_unit(unit);
+  const Sequence& s = plan.of_unit(unit);
   const int64_t local = unit - s.first_unit;
   const int part = int(local % s.parts), kv_head = int(local / s.parts % a.kv_heads);
   // The last queries see most: they go first.
@@ -376,8 +368,8 @@ void attend_unit(const AttentionArgs& a, const Shape& shape, const Plan& plan,
 
 // ---------------------------------------------------------------- phase 3: merge
 
-void merge_query(const AttentionArgs& a, const Shape& shape, const SequencePlan& s, int row,
-                 int head, float* total, float* results) {
+void merge_query(const AttentionArgs& a, const Shape& shape, const Sequence& s, int row, int head,
+                 float* total, float* results) {
   Span span(a, s.sequence);
   const int position = span.past + row, width = shape.columns.width();
   const int first = Span::visible(position, a.window) / kChunkTokens;
@@ -396,12 +388,10 @@ void merge_query(const AttentionArgs& a, const Shape& shape, const SequencePlan&
          a.out + (span.first_row + row) * a.out_stride + ptrdiff_t(head) * a.head_dim);
 }
 
-void merge_step(const AttentionArgs& a, const Shape& shape, const Plan& plan, const Worker& w,
-                const Buffers& buffers, float* results) {
-  int64_t begin, end;
-  w.share(plan.split_queries, 1, begin, end);
-  for (int i = 0; i < plan.sequences; i++) {
-    const SequencePlan& s = plan.at[i];
+// Split queries [begin, end).
+void merge_queries(const AttentionArgs& a, const Shape& shape, const AttentionPlan& plan,
+                   int64_t begin, int64_t end, const Buffers& buffers, float* results) {
+  for (const Sequence& s : plan.sequences()) {
     if (s.parts == 1) continue;
     const int64_t queries = int64_t(Span(a, s.sequence).rows) * a.heads;
     const int64_t last = std::min(end - s.first_query, queries);
@@ -410,47 +400,27 @@ void merge_step(const AttentionArgs& a, const Shape& shape, const Plan& plan, co
   }
 }
 
-// Scratch: the plan, the workers' buffers, the partial results.
-size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-size_t plan_bytes(const AttentionArgs& a) {
-  return rounded(sizeof(Plan)) + rounded(sizeof(SequencePlan) * size_t(a.sequences));
-}
-
 }  // namespace
 
-size_t attention_scratch(const AttentionArgs& args, int workers) {
-  Shape shape(args);
-  std::vector<SequencePlan> at(size_t(args.sequences) + 1);
-  Plan plan = make_plan(args, shape, workers, at.data());
-  size_t results = size_t(plan.results) * size_t(shape.partial_floats());
-  return kAlign + plan_bytes(args) +
-         sizeof(float) * (shape.buffer_floats() * size_t(workers) + results);
-}
-
-void attention(const AttentionArgs& args, const Worker& w, std::atomic<int>* counter,
-               uint8_t* scratch) {
+void attention(const AttentionArgs& args, const AttentionPlan& plan, AttentionPhase phase,
+               int begin, int end, const Worker& w, uint8_t* scratch) {
   const Shape shape(args);
-  uint8_t* base = scratch + (kAlign - reinterpret_cast<uintptr_t>(scratch) % kAlign) % kAlign;
-  auto plan = reinterpret_cast<Plan*>(base);
-  auto floats = reinterpret_cast<float*>(base + plan_bytes(args));
+  auto floats = reinterpret_cast<float*>(aligned(scratch));
   const Buffers buffers(shape, floats + shape.buffer_floats() * size_t(w.id));
   float* results = floats + shape.buffer_floats() * size_t(w.count);
-
-  if (w.id == 0)
-    *plan = make_plan(args, shape, w.count,
-                      reinterpret_cast<SequencePlan*>(base + rounded(sizeof(Plan))));
-  store_step(args, shape, w);
-  w.barrier();
-
-  for (;;) {
-    const int unit = counter->fetch_add(1, std::memory_order_relaxed);
-    if (unit >= plan->units) break;
-    attend_unit(args, shape, *plan, buffers, unit, results);
+  switch (phase) {
+    case AttentionPhase::store:
+      for (int i = begin; i < end; i++) store_unit(args, shape, plan, i);
+      break;
+    case AttentionPhase::attend:
+      for (int i = begin; i < end; i++) attend_unit(args, shape, plan, buffers, i, results);
+      break;
+    case AttentionPhase::merge:
+      merge_queries(args, shape, plan, int64_t(begin) * kMergedQueries,
+                    std::min(int64_t(end) * kMergedQueries, plan.split_queries()), buffers,
+                    results);
+      break;
   }
-  if (plan->split_queries == 0) return;
-  w.barrier();
-  merge_step(args, shape, *plan, w, buffers, results);
 }
 
 }  // namespace gm::inline GM_ISA

@@ -1,8 +1,8 @@
 // Paged attention: store a step's keys and values, attend causally over block tables.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "../threads.h"
 
@@ -47,13 +47,47 @@ struct AttentionArgs {
   KvLayer kv;
 };
 
-// Bytes of shared scratch that `attention` needs for this step.
-size_t attention_scratch(const AttentionArgs& args, int workers);
+// Keys and values are stored; units attend; parts of a query that several units did are merged.
+enum class AttentionPhase : int { store = 0, attend = 1, merge = 2 };
 
-// Called by all workers together. `counter` is an atomic at zero; `scratch` as asked for.
-// A row's result depends on its own context alone: not on the other rows, on how a prompt was
-// cut into chunks, on the number of workers.
-void attention(const AttentionArgs& args, const Worker& w, std::atomic<int>* counter,
-               uint8_t* scratch);
+// How the attention of a step is cut into units of work. Layers of equal shape, window and type
+// share it: it knows nothing of where their activations and blocks lie.
+class AttentionPlan {
+ public:
+  struct Sequence {
+    int sequence;
+    int tiles;  // of queries, per kv head
+    int parts;  // a tile's chunks are shared by this many units
+    int first_chunk, chunks;
+    int first_block;       // that gets keys and values
+    double cost;           // of one tile, relative
+    int64_t first_store;   // (block, kv head) of earlier sequences of the plan
+    int64_t first_unit;    // units of earlier sequences
+    int64_t first_query;   // queries of earlier sequences with parts > 1
+    int64_t first_result;  // partial results of those
+  };
+  void make(const AttentionArgs& args, int workers);
+  int units(AttentionPhase phase) const;
+  // Bytes of scratch, shared by the phases.
+  size_t scratch() const { return scratch_; }
+  int64_t split_queries() const { return split_queries_; }
+  const std::vector<Sequence>& sequences() const { return at_; }
+  const Sequence& of_store(int64_t unit) const;
+  const Sequence& of_unit(int64_t unit) const;
+
+ private:
+  std::vector<Sequence> at_;  // costliest tiles first
+  int64_t stores_ = 0, units_ = 0, split_queries_ = 0, results_ = 0;
+  size_t scratch_ = 0;
+};
+
+// Queries of a unit of the last phase.
+constexpr int kMergedQueries = 8;
+
+// Does units [begin, end) of a phase; `scratch` is as large as the plan says. A row's result
+// depends on its own context alone: not on the other rows, on how a prompt was cut into chunks,
+// on the number of workers.
+void attention(const AttentionArgs& args, const AttentionPlan& plan, AttentionPhase phase,
+               int begin, int end, const Worker& w, uint8_t* scratch);
 
 }  // namespace gm::inline GM_ISA

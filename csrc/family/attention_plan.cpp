@@ -34,20 +34,20 @@ Buffers::Buffers(const Shape& shape, float* base) {
   block = total + rounded(n * width);
 }
 
-const SequencePlan& Plan::of_unit(int64_t unit) const {
-  auto after = std::upper_bound(at, at + sequences, unit,
-                                [](int64_t u, const SequencePlan& s) { return u < s.first_unit; });
-  return after[-1];
-}
+}  // namespace gm::inline GM_ISA::attend
 
-Plan make_plan(const AttentionArgs& args, const Shape& shape, int workers, SequencePlan* at) {
-  int n = 0;
+namespace gm::inline GM_ISA {
+
+using namespace attend;
+
+void AttentionPlan::make(const AttentionArgs& args, int workers) {
+  const Shape shape(args);
+  at_.clear();
   double total = 0;
   for (int i = 0; i < args.sequences; i++) {
     Span span(args, i);
     if (span.rows <= 0) continue;
-    SequencePlan& s = at[n++];
-    s = SequencePlan{};
+    Sequence s{};
     s.sequence = i;
     s.tiles = shape.tiles(span.rows);
     int first = Span::visible(span.past, args.window), end = span.past + span.rows;
@@ -57,27 +57,56 @@ Plan make_plan(const AttentionArgs& args, const Shape& shape, int workers, Seque
     int seen = args.window > 0 ? std::min(end, args.window + shape.tile) : end;
     s.cost = double(seen) * (std::min(span.rows * shape.group, shape.tile) + 2);
     total += s.cost * s.tiles * args.kv_heads;
+    at_.push_back(s);
   }
-  std::sort(at, at + n, [](const SequencePlan& a, const SequencePlan& b) {
+  std::sort(at_.begin(), at_.end(), [](const Sequence& a, const Sequence& b) {
     return a.cost != b.cost ? a.cost > b.cost : a.sequence < b.sequence;
   });
-  Plan plan{0, 0, 0, n, at};
+  stores_ = units_ = split_queries_ = results_ = 0;
   const double most = total / workers / 4;  // of a unit, for the workers to end together
-  for (int i = 0; i < n; i++) {
-    SequencePlan& s = at[i];
-    Span span(args, s.sequence);
+  for (Sequence& s : at_) {
+    const Span span(args, s.sequence);
     s.parts = workers == 1 ? 1 : int(std::clamp(std::ceil(s.cost / most), 1.0, double(s.chunks)));
-    s.first_unit = plan.units;
-    s.first_query = plan.split_queries;
-    s.first_result = plan.results;
-    plan.units += int64_t(s.tiles) * args.kv_heads * s.parts;
+    s.first_block = span.past / kBlockTokens;
+    s.first_store = stores_;
+    s.first_unit = units_;
+    s.first_query = split_queries_;
+    s.first_result = results_;
+    const int blocks = (span.past + span.rows - 1) / kBlockTokens + 1 - s.first_block;
+    stores_ += int64_t(blocks) * args.kv_heads;
+    units_ += int64_t(s.tiles) * args.kv_heads * s.parts;
     if (s.parts > 1) {
-      int64_t queries = int64_t(span.rows) * args.heads;
-      plan.split_queries += queries;
-      plan.results += queries * s.chunks;
+      const int64_t queries = int64_t(span.rows) * args.heads;
+      split_queries_ += queries;
+      results_ += queries * s.chunks;
     }
   }
-  return plan;
+  scratch_ = kAlign + sizeof(float) * (shape.buffer_floats() * size_t(workers) +
+                                       size_t(results_) * size_t(shape.partial_floats()));
 }
 
-}  // namespace gm::inline GM_ISA::attend
+int AttentionPlan::units(AttentionPhase phase) const {
+  switch (phase) {
+    case AttentionPhase::store:
+      return int(stores_);
+    case AttentionPhase::attend:
+      return int(units_);
+    case AttentionPhase::merge:
+      break;
+  }
+  return int((split_queries_ + kMergedQueries - 1) / kMergedQueries);
+}
+
+const AttentionPlan::Sequence& AttentionPlan::of_store(int64_t unit) const {
+  auto after = std::upper_bound(at_.begin(), at_.end(), unit,
+                                [](int64_t u, const Sequence& s) { return u < s.first_store; });
+  return after[-1];
+}
+
+const AttentionPlan::Sequence& AttentionPlan::of_unit(int64_t unit) const {
+  auto after = std::upper_bound(at_.begin(), at_.end(), unit,
+                                [](int64_t u, const Sequence& s) { return u < s.first_unit; });
+  return after[-1];
+}
+
+}  // namespace gm::inline GM_ISA

@@ -32,27 +32,12 @@ struct Span {
   }
 };
 
-struct SequencePlan {
-  int sequence;
-  int tiles;  // of queries, per kv head
-  int parts;  // a tile's chunks are shared by this many units
-  int first_chunk, chunks;
-  double cost;           // of one tile, relative
-  int64_t first_unit;    // units of earlier sequences of the plan
-  int64_t first_query;   // queries of earlier sequences with parts > 1
-  int64_t first_result;  // partial results of those
-};
+constexpr size_t kAlign = 64;
 
-struct Plan {
-  int64_t units, split_queries, results;
-  int sequences;
-  SequencePlan* at;  // costliest tiles first
-
-  const SequencePlan& of_unit(int64_t unit) const;
-};
-
-// Fills `at` (room for all sequences of the call) and returns the plan.
-Plan make_plan(const AttentionArgs& args, const Shape& shape, int workers, SequencePlan* at);
+// Scratch begins with the workers' buffers; partial results follow.
+inline uint8_t* aligned(uint8_t* scratch) {
+  return scratch + (kAlign - reinterpret_cast<uintptr_t>(scratch) % kAlign) % kAlign;
+}
 
 // A worker's own buffers.
 struct Buffers {

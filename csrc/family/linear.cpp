@@ -40,49 +40,22 @@ void run_group(const LinearArgs& args, const Segment& s, int tile0, int tile1, i
   }
 }
 
-// Tiles [begin, end) for a worker. Three quarters are dealt out beforehand, so that a worker
-// reads long runs of memory; the rest is claimed in shrinking shares, so that none waits long
-// for the last one.
-class Deal {
- public:
-  Deal(int total, const Worker& w, std::atomic<int>* counter)
-      : total_(total), dealt_(total / 4 * 3), workers_(w.count), counter_(counter) {
-    begin = int(int64_t(dealt_) * w.id / w.count);
-    end = int(int64_t(dealt_) * (w.id + 1) / w.count);
-  }
-  int begin, end;
-  bool next() {
-    int rest = total_ - dealt_, at = counter_->load(std::memory_order_relaxed), take;
-    do {
-      if (at >= rest) return false;
-      take = std::max(1, (rest - at) / (2 * workers_));
-    } while (!counter_->compare_exchange_weak(at, at + take, std::memory_order_relaxed));
-    begin = dealt_ + at;
-    end = begin + take;
-    return true;
-  }
-
- private:
-  int total_, dealt_, workers_;
-  std::atomic<int>* counter_;
-};
-
 }  // namespace
 
-void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter) {
-  if (args.rows == 0) return;
-  int total = 0;
-  for (const Segment& s : *args.segments) total += s.tiles();
-  Deal deal(total, w, counter);
-  do {
-    int first = 0;
-    for (const Segment& s : *args.segments) {
-      int from = std::max(deal.begin - first, 0), to = std::min(deal.end - first, s.tiles());
-      int step = std::max(1, int(kGroupBytes / s.tile_bytes));
-      for (int t = from; t < to; t += step) run_group(args, s, t, std::min(t + step, to), to);
-      first += s.tiles();
-    }
-  } while (deal.next());
+int linear_units(const std::vector<Segment>& segments) {
+  int tiles = 0;
+  for (const Segment& s : segments) tiles += s.tiles();
+  return tiles;
+}
+
+void linear(const LinearArgs& args, int begin, int end) {
+  int first = 0;
+  for (const Segment& s : *args.segments) {
+    const int from = std::max(begin - first, 0), to = std::min(end - first, s.tiles());
+    const int step = std::max(1, int(kGroupBytes / s.tile_bytes));
+    for (int t = from; t < to; t += step) run_group(args, s, t, std::min(t + step, to), s.tiles());
+    first += s.tiles();
+  }
 }
 
 namespace {

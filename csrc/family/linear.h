@@ -1,12 +1,10 @@
 // y = x · Wᵀ on packed tiles: one kernel for every codec and every number of rows.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "../codec/codec.h"
-#include "../threads.h"
 #include "panel.h"
 
 namespace gm::inline GM_ISA {
@@ -35,9 +33,11 @@ struct LinearArgs {
   ptrdiff_t residual_stride;
 };
 
-// Called by all workers; `counter` is an atomic at zero. The terms of an output are added in
-// one order, whatever the rows, tiles and workers.
-void linear(const LinearArgs& args, const Worker& w, std::atomic<int>* counter);
+// A unit of work is a tile, of all segments together.
+int linear_units(const std::vector<Segment>& segments);
+// Does tiles [begin, end). The terms of an output are added in one order, whatever the rows,
+// tiles and workers.
+void linear(const LinearArgs& args, int begin, int end);
 
 // Decodes row `row` of a segment into k floats (for embeddings).
 void decode_row(const Segment& segment, int row, float* out);

@@ -338,26 +338,21 @@ Choice raw_logprob(const float* row, int vocab, int32_t token, int top, Sampling
   return choice;
 }
 
-void choose_many(ChooseJob* jobs, int count, const Worker& w, std::atomic<int>* counter,
-                 SamplingSpace* spaces) {
-  for (;;) {
-    int i = counter->fetch_add(1, std::memory_order_relaxed);
-    if (i >= count) return;
-    if (i > 0 && jobs[i - 1].chooser == jobs[i].chooser) continue;  // with the one before
-    Chooser* chooser = jobs[i].chooser;
-    for (; i < count && jobs[i].chooser == chooser; i++) {
+void choose_many(ChooseJob* jobs, int count, int begin, int end, SamplingSpace& space) {
+  for (int first = begin; first < end; first++) {
+    Chooser* chooser = jobs[first].chooser;
+    if (first > 0 && jobs[first - 1].chooser == chooser) continue;  // with the one before
+    for (int i = first; i < count && jobs[i].chooser == chooser; i++) {
       ChooseJob& job = jobs[i];
-      job.result = choose(job.row, *chooser, job.banned, job.bans, job.mask, spaces[w.id]);
+      job.result = choose(job.row, *chooser, job.banned, job.bans, job.mask, space);
       if (job.result.token >= 0) chooser->accept(job.result.token);
     }
   }
 }
 
-void logprob_many(LogprobJob* jobs, int count, const Worker& w, std::atomic<int>* counter,
-                  SamplingSpace* spaces) {
-  for (int i; (i = counter->fetch_add(1, std::memory_order_relaxed)) < count;)
-    jobs[i].result =
-        raw_logprob(jobs[i].row, jobs[i].vocab, jobs[i].token, jobs[i].top, spaces[w.id]);
+void logprob_many(LogprobJob* jobs, int begin, int end, SamplingSpace& space) {
+  for (int i = begin; i < end; i++)
+    jobs[i].result = raw_logprob(jobs[i].row, jobs[i].vocab, jobs[i].token, jobs[i].top, space);
 }
 
 }  // namespace gm::inline GM_ISA

@@ -156,11 +156,10 @@ struct ChooseJob {
   Choice result;
 };
 
-// Chooses and accepts for all jobs, by all workers together; jobs of one chooser that follow
-// each other are done in order. `counter` is an atomic at zero, `spaces` has one per worker.
-// Nothing is accepted where nothing was chosen.
-void choose_many(ChooseJob* jobs, int count, const Worker& w, std::atomic<int>* counter,
-                 SamplingSpace* spaces);
+// Chooses and accepts for jobs [begin, end) of `count`. Jobs of one chooser that follow each other
+// are done in order, with the first of them, even beyond `end`. Nothing is accepted where
+// nothing was chosen.
+void choose_many(ChooseJob* jobs, int count, int begin, int end, SamplingSpace& space);
 
 struct LogprobJob {
   const float* row;
@@ -169,7 +168,6 @@ struct LogprobJob {
   int top;
   Choice result;
 };
-void logprob_many(LogprobJob* jobs, int count, const Worker& w, std::atomic<int>* counter,
-                  SamplingSpace* spaces);
+void logprob_many(LogprobJob* jobs, int begin, int end, SamplingSpace& space);
 
 }  // namespace gm::inline GM_ISA

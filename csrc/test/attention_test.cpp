@@ -216,9 +216,13 @@ bool Player::play(const Step& step) {
   args.table = table.data();
   args.table_width = table_width_;
   args.kv = cache_.layer();
-  std::vector<uint8_t> scratch(attention_scratch(args, pool_.threads()), 0xff);
-  std::atomic<int> counter{0};
-  pool_.run([&](const Worker& worker) { attention(args, worker, &counter, scratch.data()); });
+  AttentionPlan plan;
+  plan.make(args, pool_.threads());
+  std::vector<uint8_t> scratch(plan.scratch(), 0xff);
+  for (auto phase : {AttentionPhase::store, AttentionPhase::attend, AttentionPhase::merge})
+    pool_.each(plan.units(phase), 1, [&](int64_t begin, int64_t end, const Worker& worker) {
+      attention(args, plan, phase, int(begin), int(end), worker, scratch.data());
+    });
   return take_results(out, spans, step);
 }
 

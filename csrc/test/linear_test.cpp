@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "../codec/pack.h"
+#include "../threads.h"
 #include "formats.h"
 
 namespace {
@@ -62,7 +63,8 @@ struct Matrix {
     segment = {c, n, width, out0, packed_tile_bytes(c, width), nullptr};
     packed = std::make_unique<Buffer>(size_t(segment.tiles()) * segment.tile_bytes, uint8_t(0));
     segment.data = packed->data();
-    for (int id = 0; id < 3; id++) pack(segment, file.data(), Worker{id, 3, nullptr});
+    const int tiles = segment.tiles();
+    for (int i = 0; i < 3; i++) pack(segment, file.data(), tiles * i / 3, tiles * (i + 1) / 3);
     expect(packed->guarded(), "packing %s writes outside", test::name_of(c));
   }
   test::Value at(int row, int i) const {
@@ -122,8 +124,8 @@ Rows multiply(const std::vector<const Matrix*>& matrices, const Rows& x, int m, 
   args.bias = extra.bias;
   args.residual = extra.residual;
   args.residual_stride = n;
-  std::atomic<int> counter{0};
-  pool.run([&](const Worker& w) { linear(args, w, &counter); });
+  pool.each(linear_units(segments), 1,
+            [&](int64_t begin, int64_t end, const Worker&) { linear(args, int(begin), int(end)); });
   expect(out.guarded(), "linear writes outside");
   Rows result;
   for (int r = 0; r < m; r++) {

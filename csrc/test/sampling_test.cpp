@@ -405,8 +405,9 @@ void many(int workers) {
         {logits[size_t(i)].data(), choosers[size_t(i / 2)].get(), nullptr, 0, nullptr, Choice{}});
   Pool pool(workers);
   std::vector<SamplingSpace> spaces(static_cast<size_t>(workers));
-  std::atomic<int> counter{0};
-  pool.run([&](const Worker& w) { choose_many(jobs.data(), rows, w, &counter, spaces.data()); });
+  pool.each(rows, 1, [&](int64_t begin, int64_t end, const Worker& w) {
+    choose_many(jobs.data(), rows, int(begin), int(end), spaces[size_t(w.id)]);
+  });
   for (int i = 0; i < rows; i++) {
     Answer& a = answers[size_t(i / 2)];
     const int32_t want = plain(logits[size_t(i)], a, {}, nullptr);
@@ -417,8 +418,9 @@ void many(int workers) {
   }
   std::vector<LogprobJob> asked;
   for (int i = 0; i < rows; i++) asked.push_back({logits[size_t(i)].data(), vocab, i, 2, Choice{}});
-  counter = 0;
-  pool.run([&](const Worker& w) { logprob_many(asked.data(), rows, w, &counter, spaces.data()); });
+  pool.each(rows, 1, [&](int64_t begin, int64_t end, const Worker& w) {
+    logprob_many(asked.data(), int(begin), int(end), spaces[size_t(w.id)]);
+  });
   for (int i = 0; i < rows; i++) {
     Choice c = raw_logprob(logits[size_t(i)].data(), vocab, i, 2, spaces[0]);
     test::expect(c.logprob == asked[size_t(i)].result.logprob && asked[size_t(i)].result.token == i,

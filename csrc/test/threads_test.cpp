@@ -1,9 +1,10 @@
-// The thread pool: regions, barriers, shares, no lost wake-ups, no work while idle.
+// The thread pool: stages, help, no lost wake-ups, no work while idle.
 #include "../threads.h"
 
 #include <sys/resource.h>
 
 #include <chrono>
+#include <stdexcept>
 #include <vector>
 
 #include "check.h"
@@ -13,13 +14,12 @@ namespace {
 using namespace gm;
 using test::expect;
 
-// More workers than cores as well: barriers must not rely on a core each.
+// More workers than cores as well: nothing may rely on a core each.
 constexpr int kCounts[] = {1, 2, 3, 8};
 
 int rounds(int full) { return test::quick ? full / 10 : full; }
 
-// A barrier takes microseconds on free cores and tens of milliseconds on crowded ones, where
-// a few rounds must do.
+// On crowded cores a stage takes milliseconds, and a few rounds must do.
 class Budget {
  public:
   bool spent() const { return std::chrono::steady_clock::now() > end_; }
@@ -29,78 +29,124 @@ class Budget {
       std::chrono::steady_clock::now() + std::chrono::seconds(2);
 };
 
-void shares() {
-  for (int count : {1, 2, 3, 7, 16})
-    for (int64_t n : {0, 1, 5, 16, 17, 1000, 4097})
-      for (int64_t grain : {1, 4, 16, 64}) {
-        int64_t next = 0;
-        for (int id = 0; id < count; id++) {
-          int64_t begin, end;
-          Worker{id, count, nullptr}.share(n, grain, begin, end);
-          expect(begin == next && end >= begin, "share %d of %d of %d begins at %d", id, count,
-                 int(n), int(begin));
-          expect(begin % grain == 0 || begin == n, "share begins inside a grain");
-          next = end;
-        }
-        expect(next == n, "shares of %d end at %d", int(n), int(next));
-      }
-}
+// Stages of random sizes. Each unit reads what the stage before wrote: plain memory, so that a
+// stage that begins too early, or without the right memory order, fails (and the thread
+// sanitizer sees it).
+class Chain final : public Region {
+ public:
+  Chain(test::Random& random, int stages) {
+    for (int s = 0; s < stages; s++) {
+      const int kind = random.below(8);
+      const int n = kind == 0 ? 0 : kind < 4 ? 1 + random.below(3) : 1 + random.below(200);
+      values_.emplace_back(size_t(n), -1);
+      done_.emplace_back(size_t(n), 0);
+    }
+  }
+  int stages() const override { return int(values_.size()); }
+  int units(int stage) const override { return int(values_[size_t(stage)].size()); }
+  void work(int stage, int begin, int end, const Worker& w) const override {
+    if (w.id < 0 || w.id >= w.count) wrong_++;
+    if (slow_ == w.id) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    for (int i = begin; i < end; i++) {
+      int sum = 0;
+      if (stage > 0)
+        for (int value : values_[size_t(stage) - 1]) sum += value == stage - 1 ? 0 : 1;
+      if (sum) wrong_++;
+      values_[size_t(stage)][size_t(i)] = stage;
+      done_[size_t(stage)][size_t(i)]++;
+    }
+  }
+  void passed(int stage) override {
+    if (stage != passed_++) wrong_++;
+  }
+  // Faults: units not done once, stages not told of in order, values read before they were there.
+  int wrong() const {
+    int n = wrong_ + (passed_ != stages());
+    for (const auto& stage : done_)
+      for (int times : stage) n += times != 1;
+    return n;
+  }
+  int slow_ = -1;  // a worker that is always late
 
-void regions() {
+ private:
+  mutable std::vector<std::vector<int>> values_, done_;
+  mutable std::atomic<int> wrong_{0};
+  int passed_ = 0;
+};
+
+void stages() {
   for (int count : kCounts) {
     Pool pool(count);
     expect(pool.threads() == count, "threads() of %d", count);
-    std::vector<int> seen(static_cast<size_t>(count) * 16);  // a cache line each
+    test::Random random(count);
     Budget budget;
-    for (int round = 1; round <= rounds(1000) && !budget.spent(); round++) {
-      pool.run([&](const Worker& w) { seen[static_cast<size_t>(w.id) * 16] += w.count; });
-      for (int id = 0; id < count; id++)
-        expect(seen[static_cast<size_t>(id) * 16] == round * count, "worker %d of %d missed %d", id,
-               count, round);
+    for (int round = 0; round < rounds(2000) && !budget.spent(); round++) {
+      Chain chain(random, random.below(40));
+      pool.run(chain);
+      expect(chain.wrong() == 0, "%d faults with %d workers", chain.wrong(), count);
     }
   }
   Pool none(0);
   expect(none.threads() == 1, "a pool of none still has its caller");
 }
 
-// Every phase each worker reads what its neighbour wrote in the phase before: plain memory,
-// so that a barrier without the right memory order fails (and the thread sanitizer sees it).
-void barriers() {
-  for (int count : kCounts) {
-    Pool pool(count);
-    std::vector<int> a(static_cast<size_t>(count)), b(a.size());
-    const int phases = 20;
-    Budget budget;
-    for (int round = 0; round < rounds(100) && !budget.spent(); round++) {
-      std::atomic<int> wrong{0};
-      pool.run([&](const Worker& w) {
-        auto me = static_cast<size_t>(w.id), neighbour = static_cast<size_t>((w.id + 1) % w.count);
-        for (int phase = 0; phase < phases; phase++) {
-          a[me] = phase * 31 + int(me);
-          w.barrier();
-          b[me] = a[neighbour];
-          w.barrier();
-          if (b[me] != phase * 31 + int(neighbour)) wrong++;
-        }
-      });
-      expect(wrong == 0, "%d stale reads with %d workers", wrong.load(), count);
-    }
+// A worker that is late for every unit, in turn each of them.
+void late() {
+  Pool pool(3);
+  test::Random random(5);
+  Budget budget;
+  for (int round = 0; round < rounds(60) && !budget.spent(); round++) {
+    Chain chain(random, 6);
+    chain.slow_ = round % 3;
+    pool.run(chain);
+    expect(chain.wrong() == 0, "%d faults with a late worker", chain.wrong());
   }
 }
 
-// A worker that comes late, in turn each of them.
-void late() {
-  Pool pool(3);
-  std::atomic<int> sum{0};
-  Budget budget;
-  for (int round = 0; round < rounds(60) && !budget.spent(); round++)
-    pool.run([&](const Worker& w) {
-      if (w.id == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      sum += 1;
-      w.barrier();
-      expect(sum == (round + 1) * 3 || w.id != 0, "a worker passed before another arrived");
-      w.barrier();
-    });
+// A worker that is held inside a unit does not keep others from the rest of its share.
+void helped() {
+  Pool pool(2);
+  std::atomic<int> others{0};
+  const auto work = [&](int64_t begin, int64_t end, const Worker&) {
+    if (begin > 0) {
+      others += int(end - begin);
+      return;
+    }
+    others += int(end) - 1;
+    while (others < 999) std::this_thread::yield();
+  };
+  pool.each(1000, 1, work);
+  expect(others == 999, "%d units were done by others", others.load());
+}
+
+void too_many() {
+  struct Huge final : Region {
+    int stages() const override { return 1; }
+    int units(int) const override { return kMostUnits + 1; }
+    void work(int, int, int, const Worker&) const override {}
+  } huge;
+  Pool pool(2);
+  bool refused = false;
+  try {
+    pool.run(huge);
+  } catch (const std::length_error&) {
+    refused = true;
+  }
+  expect(refused, "a stage of too many units was not refused");
+}
+
+void ranges() {
+  for (int count : {1, 3})
+    for (int64_t n : {int64_t(0), int64_t(1), int64_t(17), int64_t(4097), int64_t(kMostUnits) * 3})
+      for (int64_t grain : {1, 16, 64}) {
+        Pool pool(count);
+        std::atomic<int64_t> sum{0};
+        pool.each(n, grain, [&](int64_t begin, int64_t end, const Worker&) {
+          if (begin % grain || begin >= end || end > n) sum -= n;
+          sum += end - begin;
+        });
+        expect(sum == n, "ranges of %d cover %d", int(n), int(sum));
+      }
 }
 
 // Pauses of varied length let workers fall asleep at every point of their way.
@@ -111,18 +157,18 @@ void wakeups() {
   Budget budget;
   int count = 0;
   for (; count < rounds(2000) && !budget.spent(); count++) {
-    pool.run([&](const Worker&) { sum.fetch_add(1, std::memory_order_relaxed); });
+    pool.each(4, 1, [&](int64_t begin, int64_t end, const Worker&) { sum += int(end - begin); });
     volatile int x = 0;
     for (int i = random.below(1 << random.below(15)); i > 0; i--) x = x + 1;
   }
-  expect(sum == count * 4, "%d of %d calls ran", sum.load(), count * 4);
+  expect(sum == count * 4, "%d of %d units were done", sum.load(), count * 4);
 }
 
 void lifetimes() {
   Budget budget;
   for (int round = 0; round < rounds(200) && !budget.spent(); round++) {
     Pool pool(1 + round % 5);
-    if (round % 3) pool.run([](const Worker& w) { w.barrier(); });
+    if (round % 3) pool.each(7, 1, [](int64_t, int64_t, const Worker&) {});
   }
 }
 
@@ -135,7 +181,7 @@ double cpu_seconds() {
 
 void idle() {
   Pool pool(8);
-  pool.run([](const Worker& w) { w.barrier(); });
+  pool.each(8, 1, [](int64_t, int64_t, const Worker&) {});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to fall asleep
   double before = cpu_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -147,10 +193,11 @@ void idle() {
 
 int main(int argc, char** argv) {
   test::arguments(argc, argv);
-  test::run("shares cover a range once", shares);
-  test::run("every worker runs every region", regions);
-  test::run("barriers order plain memory", barriers);
-  test::run("barriers wait for the late", late);
+  test::run("stages follow each other, each unit once", stages);
+  test::run("a late worker", late);
+  test::run("others do the rest of a share", helped);
+  test::run("more units than a share can name are refused", too_many);
+  test::run("loops cover their range", ranges);
   test::run("no wake-up is lost", wakeups);
   test::run("pools come and go", lifetimes);
   test::run("an idle pool uses no processor", idle);

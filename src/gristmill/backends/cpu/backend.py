@@ -65,7 +65,7 @@ class _Pools:
     """Thread pools that several back ends share: one for each number of threads.
 
     A pool plays one region at a time. Two models on pools of their own would be two crews on
-    the same cores, each spinning at barriers for a partner that the other crew has displaced.
+    the same cores, each spinning for work of a partner that the other crew has displaced.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""From nodes to a C++ program: slots by liveness, barriers where workers could meet."""
+"""From nodes to a C++ program: slots by liveness, barriers where a node must wait."""
 
 from __future__ import annotations
 
