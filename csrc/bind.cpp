@@ -221,8 +221,12 @@ NB_MODULE(GM_MODULE, m) {
       .def(nb::init<std::shared_ptr<Pool>>(), "pool"_a)
       .def("slot", [](Recorder& r, int rows,
                       size_t bytes) { return r.program.add_slot(Rows(rows), bytes); })
-      .def("rope_table", [](Recorder& r, std::vector<double> inv_freq,
-                            float scale) { return r.program.add_rope(std::move(inv_freq), scale); })
+      .def("rope_table",
+           [](Recorder& r, std::vector<double> inv_freq, float scale, double growth,
+              int growth_after) {
+             if (growth_after < 0) refuse("a context cannot be negative");
+             return r.program.add_rope({std::move(inv_freq), scale, growth, growth_after, {}, {}});
+           })
       .def("embed",
            [](Recorder& r, bool barrier, int width, Columns out, Panels panels,
               std::shared_ptr<Matrix> table, float factor) {
@@ -258,17 +262,19 @@ NB_MODULE(GM_MODULE, m) {
       .def(
           "layer_norm",
           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
-             std::shared_ptr<Vector> weight, std::shared_ptr<Vector> bias, float eps) {
-            if (int(weight->values.size()) != width || (bias && int(bias->values.size()) != width))
+             std::shared_ptr<Vector> weight, std::shared_ptr<Vector> bias, float eps, int heads) {
+            if (heads < 1 || width % heads || int(weight->values.size()) != width ||
+                (bias && int(bias->values.size()) != width))
               refuse("the norm's weight does not fit its columns");
             auto n = r.row_node<LayerNormNode>("norm", barrier, rows, width, out, panels);
             n->x = view(x);
             n->weight = std::move(weight);
             n->bias = std::move(bias);
             n->eps = eps;
+            n->heads = heads;
           },
           "barrier"_a, "rows"_a, "width"_a, "out"_a, "panels"_a, "x"_a, "weight"_a, "bias"_a.none(),
-          "eps"_a)
+          "eps"_a, "heads"_a)
       .def("glu",
            [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels,
               Columns gate, Columns up, int act) {

@@ -40,8 +40,10 @@ void RmsNormNode::row(const Frame& f, int r, float* out) const {
 }
 
 void LayerNormNode::row(const Frame& f, int r, float* out) const {
-  layer_norm(f.at(x, r), weight->values.data(), bias ? bias->values.data() : nullptr, eps, width,
-             out);
+  const float *in = f.at(x, r), *w = weight->values.data();
+  const float* b = bias ? bias->values.data() : nullptr;
+  for (int at = 0; at < width; at += width / heads)
+    layer_norm(in + at, w + at, b ? b + at : nullptr, eps, width / heads, out + at);
 }
 
 void GluNode::row(const Frame& f, int r, float* out) const {

@@ -47,6 +47,7 @@ struct LayerNormNode : RowNode {
   View x;
   std::shared_ptr<Vector> weight, bias;
   float eps = 0;
+  int heads = 1;
   void row(const Frame& f, int r, float* out) const override;
 };
 

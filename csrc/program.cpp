@@ -59,8 +59,8 @@ int Program::add_slot(Rows rows, size_t row_bytes) {
   return int(slots_.size()) - 1;
 }
 
-int Program::add_rope(std::vector<double> inv_freq, float factor) {
-  ropes_.push_back({std::move(inv_freq), factor, {}, {}});
+int Program::add_rope(RopeTable rope) {
+  ropes_.push_back(std::move(rope));
   return int(ropes_.size()) - 1;
 }
 
@@ -103,12 +103,16 @@ void Program::reserve(const Step& step) {
 void Program::fill_ropes(const Step& step, int begin, int end) {
   for (RopeTable& r : ropes_) {
     size_t pairs = r.inv_freq.size();
-    for (int t = begin; t < end; t++)
+    for (int t = begin; t < end; t++) {
+      float scale = r.scale;
+      if (r.growth_after)
+        scale *= float(1 + r.growth * std::log1p(double(step.positions[t] / r.growth_after)));
       for (size_t i = 0; i < pairs; i++) {
         double angle = double(step.positions[t]) * r.inv_freq[i];
-        r.cosine[size_t(t) * pairs + i] = float(std::cos(angle)) * r.scale;
-        r.sine[size_t(t) * pairs + i] = float(std::sin(angle)) * r.scale;
+        r.cosine[size_t(t) * pairs + i] = float(std::cos(angle)) * scale;
+        r.sine[size_t(t) * pairs + i] = float(std::sin(angle)) * scale;
       }
+    }
   }
 }
 

@@ -93,7 +93,14 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   int add_slot(Rows rows, size_t row_bytes);
-  int add_rope(std::vector<double> inv_freq, float scale);
+  struct RopeTable {
+    std::vector<double> inv_freq;
+    float scale;
+    double growth;  // with the position, if growth_after is not 0
+    int growth_after;
+    std::vector<float> cosine, sine;  // [tokens][pairs]
+  };
+  int add_rope(RopeTable rope);
   void add(std::unique_ptr<Node> node, std::string kind, bool barrier);
   Rows rows_of(int slot) const { return slots_.at(size_t(slot)).rows; }
   // Plays all nodes in one parallel region, or each in its own (eager).
@@ -114,11 +121,6 @@ class Program {
     size_t row_bytes;
     Pages pages;
     size_t capacity = 0;  // rows
-  };
-  struct RopeTable {
-    std::vector<double> inv_freq;
-    float scale;
-    std::vector<float> cosine, sine;  // [tokens][pairs]
   };
   struct Tables;
   class Playing;

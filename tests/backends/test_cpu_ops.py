@@ -88,6 +88,19 @@ def test_layer_norm(width: int, bias: bool, far: float, level: str) -> None:
     check(forward, width, weights | {"far": np.full(width, far)}, 2e-6 + 1e-6 * far)
 
 
+@pytest.mark.parametrize(("heads", "width"), [(3, 7), (2, 48), (5, 33)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_layer_norm_of_heads(heads: int, width: int, bias: bool, level: str) -> None:
+    """Each head has a mean, a variance and weights of its own."""
+    check(
+        lambda ops, w: ops.layer_norm(
+            ops.embed(w["x"]), w["n"], w["b"] if bias else None, 1e-5, heads
+        ),
+        heads * width,
+        {"n": vector(heads * width), "b": vector(heads * width, 1)},
+    )
+
+
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (17, 33), (48, 64), (130, 80), (31, 257)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear(n: int, k: int, bias: bool, level: str) -> None:
@@ -172,6 +185,18 @@ def test_rope(style: Any, head_dim: int, pairs: int, level: str) -> None:
     frequencies = tuple((10_000.0 ** (-np.arange(pairs) / pairs)).tolist())
     rope = Rope(frequencies, style, 1.25)
     check(lambda ops, w: ops.rope(ops.embed(w["x"]), rope, head_dim), 3 * head_dim)
+
+
+def test_rope_that_grows(level: str) -> None:
+    """Beside one that does not: they must not share a table."""
+    plain = Rope((1.0, 0.1), "pairs", 1.25)
+    grown = Rope((1.0, 0.1), "pairs", 1.25, growth=0.3, growth_after=2)
+
+    def forward(ops: Ops, w: Weights) -> X:
+        x = ops.embed(w["x"])
+        return ops.add(ops.rope(x, plain, 4), ops.rope(x, grown, 4))
+
+    check(forward, 12)
 
 
 def test_two_ropes(level: str) -> None:

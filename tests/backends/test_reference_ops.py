@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +78,10 @@ def test_norms() -> None:
     close(ops().layer_norm(Values(x), w, b, 1e-3), F.layer_norm(t, (12,), tw, tb, 1e-3))
     close(ops().layer_norm(Values(x), w, None, 1e-3), F.layer_norm(t, (12,), tw, None, 1e-3))
     close(ops().rms_norm(Values(x), w, 1e-3), F.rms_norm(t, (12,), tw, 1e-3))
+    parts = [
+        F.layer_norm(t[:, i : i + 4], (4,), tw[i : i + 4], tb[i : i + 4], 1e-3) for i in (0, 4, 8)
+    ]
+    close(ops().layer_norm(Values(x), w, b, 1e-3, heads=3), torch.cat(parts, 1))
     grouped = F.rms_norm(t.view(ROWS, 3, 4), (4,), tw[:4], 1e-3).view(ROWS, 12)
     close(ops().rms_norm(Values(x), Array(w.data[:4]), 1e-3, heads=3), grouped)
     close(ops().rms_norm(Values(x), None, 1e-3), F.rms_norm(t, (12,), None, 1e-3))
@@ -93,6 +98,15 @@ def test_elementwise() -> None:
     close(parts[1], tx[:, 1:4])
     with pytest.raises(ValueError, match="sum"):
         ops().split(Values(x), 2, 2)
+
+
+def test_rope_grows_with_the_position() -> None:
+    x = random(ROWS, 8)
+    rope, past = Rope((0.5, 0.1), "half"), 6
+    grown = replace(rope, growth=0.7, growth_after=4)
+    factors = 1 + 0.7 * np.log(1 + np.arange(past, past + ROWS) // 4)
+    plain = ops(past=past).rope(Values(x), rope, 4).data
+    close(ops(past=past).rope(Values(x), grown, 4), torch.from_numpy(plain * factors[:, None]))
 
 
 @pytest.mark.parametrize("style", ["half", "pairs"])

@@ -47,7 +47,8 @@ class Wanted:
     """A weight a model wants: parts of the file's tensors, stacked by rows.
 
     ``kind`` "matrix" is (N, K), for ``linear`` and ``embed``; "vector" is (N,), decoded to
-    float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w).
+    float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w); parts with
+    more axes are read in order.
     ``shape`` is what the model's config says it must be: a mismatch is a ``FormatError``.
     """
 
@@ -82,12 +83,16 @@ class Rope:
     ``inv_freq[i]`` is in radians per position. ``style`` "half" pairs feature i with
     i + dims/2 (Hugging Face), "pairs" 2i with 2i + 1 (GGUF's llama order); dims = 2 ·
     len(inv_freq), and features beyond dims pass unchanged. ``scale`` multiplies sine and
-    cosine (YaRN's and LongRoPE's attention factor). Source: arXiv 2104.09864, 2309.00071.
+    cosine (YaRN's and LongRoPE's attention factor), and so does, if ``growth_after`` is not 0,
+    1 + growth · ln(1 + ⌊position / growth_after⌋) (Llama 4's temperature of long contexts).
+    Source: arXiv 2104.09864, 2309.00071.
     """
 
     inv_freq: tuple[float, ...]
     style: Literal["half", "pairs"] = "half"
     scale: float = 1.0
+    growth: float = 0.0
+    growth_after: int = 0
 
 
 # ------------------------------------------------------------------- ops
@@ -116,8 +121,13 @@ class Ops(Protocol):
         """
         ...
 
-    def layer_norm(self, x: X, weight: Weight, bias: Weight | None, eps: float) -> X:
-        """(x − mean) / sqrt(var + eps) · weight + bias over all columns."""
+    def layer_norm(
+        self, x: X, weight: Weight, bias: Weight | None, eps: float, heads: int = 1
+    ) -> X:
+        """(x − mean) / sqrt(var + eps) · weight + bias, over each of ``heads`` column groups.
+
+        ``weight`` and ``bias`` have x's width: each group has its own.
+        """
         ...
 
     def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> X:

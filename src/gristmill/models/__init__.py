@@ -8,8 +8,8 @@ from typing import Protocol
 from gristmill.backends.ops import Ops, Wanted, Weight, X
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.config import Config
-from gristmill.models.dense import FLAGS, Dense
-from gristmill.models.gemma3 import Gemma3
+from gristmill.models.dense import Dense
+from gristmill.models.families import FAMILIES
 from gristmill.models.huggingface import understand
 from gristmill.types import Checkpoint, StateSpec
 
@@ -35,8 +35,7 @@ class Model(Protocol):
 
 
 ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
-    **dict.fromkeys(FLAGS, Dense),
-    "gemma3": Gemma3,
+    **dict.fromkeys(FAMILIES, Dense),
 }
 """Every architecture that is served, by GGUF's ``general.architecture``."""
 

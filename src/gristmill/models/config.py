@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gristmill.backends.ops import Rope
 from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.families import Family
 from gristmill.models.metadata import Metadata
-from gristmill.models.rope import Style, resolve_rope
+from gristmill.models.rope import plain_frequencies, resolve_rope
+from gristmill.models.windows import local_layers, read_window, unrotated_layers
 from gristmill.types import Checkpoint
 
 _MANY = 1 << 24
@@ -20,6 +23,7 @@ class Config:
     """What the forward of a dense decoder needs to know. Sizes are counted in features."""
 
     architecture: str
+    family: Family
     layers: int
     width: int
     heads: int
@@ -39,20 +43,41 @@ class Config:
     """For each layer, whether it slides."""
     local_rope: Rope | None = None
     """The rotation of sliding layers; None if it is the same."""
+    unrotated: tuple[bool, ...] = ()
+    """For each layer, whether its q and k stay as they are; empty if all are rotated."""
     paired_heads: bool = False
     """Whether the rows of q and k lie in halves, and are wanted in pairs (``ops.Part``)."""
     norm_plus: float = 0.0
     """What is added to the weights of norms: 1 where a file has Gemma's w of 1 + w."""
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """By what is multiplied what a layer's halves add."""
+    logit_scale: float = 1.0
+    query_growth: tuple[float, int] | None = None
+    """How q grows with the position: ``Rope.growth`` and ``Rope.growth_after``."""
 
     def sliding(self, layer: int) -> bool:
         """Whether ``layer`` sees its window only."""
         return bool(self.local) and self.local[layer]
 
+    def rotation(self, layer: int) -> Rope | None:
+        """How q and k of ``layer`` are rotated; None if they are not."""
+        if self.unrotated and self.unrotated[layer]:
+            return None
+        return self.local_rope if self.sliding(layer) and self.local_rope else self.rope
 
-def read_config(checkpoint: Checkpoint, style: Style, context: int | None) -> Config:
-    """The config of a dense decoder whose heads rotate in ``style`` ("half" or "pairs").
+    def query_rotation(self, layer: int) -> Rope | None:
+        """The same for q, which may grow with the position."""
+        rope = self.rotation(layer)
+        if rope is None or self.query_growth is None:
+            return rope
+        return replace(rope, growth=self.query_growth[0], growth_after=self.query_growth[1])
+
+
+def read_config(checkpoint: Checkpoint, family: Family, context: int | None) -> Config:
+    """The config of a dense decoder of ``family``.
 
     ``context`` is what will be served (None: all the model has); LongRoPE depends on it.
     Raises FormatError for values that cannot be, UnsupportedError for what is not served.
@@ -75,9 +100,15 @@ def read_config(checkpoint: Checkpoint, style: Style, context: int | None) -> Co
     rotated = meta.integer("rope.dimension_count", 2, head_dim, head_dim)
     if rotated % 2:
         raise FormatError(f"{meta.name('rope.dimension_count')!r} is {rotated}; it must be even.")
+    layers = _layers(checkpoint, meta)
+    window = read_window(meta, family, layers, model_context)
+    local = local_layers(meta, family, layers) if window else ()
+    rope = resolve_rope(checkpoint, meta, rotated, family.style, context or model_context)
+    eps = "layer_norm_rms_epsilon" if family.norm == "rms" else "layer_norm_epsilon"
     return Config(
         architecture=meta.architecture,
-        layers=_layers(checkpoint, meta),
+        family=family,
+        layers=layers,
         width=width,
         heads=heads,
         kv_heads=kv_heads,
@@ -85,12 +116,68 @@ def read_config(checkpoint: Checkpoint, style: Style, context: int | None) -> Co
         hidden=meta.uniform("feed_forward_length", 1, _MANY),
         vocab=_vocab(checkpoint, width),
         context=model_context,
-        eps=meta.number("attention.layer_norm_rms_epsilon", 0.0, 1.0),
-        attention_scale=meta.number("attention.scale", 0.0, 1e6, 0.0) or head_dim**-0.5,
-        rope=resolve_rope(checkpoint, meta, rotated, style, context or model_context),
-        paired_heads=checkpoint.format == "hf" and style == "pairs",
+        eps=meta.number(f"attention.{eps}", 0.0, 1.0),
+        attention_scale=_attention_scale(meta, family, layers, width // heads, head_dim),
+        rope=rope,
+        window=window,
+        local=local,
+        local_rope=_local_rope(meta, family, rope) if window else None,
+        unrotated=unrotated_layers(meta, family, layers, local),
+        paired_heads=checkpoint.format == "hf" and family.halves,
         norm_plus=meta.number("norm_plus", 0.0, 1.0, 0.0),
+        attention_softcap=meta.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
+        final_softcap=meta.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        embedding_scale=_embedding_scale(meta, family, width),
+        residual_scale=_residual_scale(meta, layers),
+        logit_scale=_logit_scale(meta, family, width),
+        query_growth=_query_growth(meta, family),
     )
+
+
+def _attention_scale(
+    meta: Metadata, family: Family, layers: int, per_head: int, head_dim: int
+) -> float:
+    usual = per_head if layers == family.width_scaled else head_dim
+    return meta.number("attention.scale", 0.0, 1e6, 0.0) or usual**-0.5
+
+
+def _local_rope(meta: Metadata, family: Family, rope: Rope) -> Rope | None:
+    """The rotation of sliding layers where it is another: never scaled."""
+    if family.local_base is None:
+        return None
+    base = family.local_base or meta.number("rope.freq_base", 1.0, 1e15, 10000.0)
+    base = meta.number("rope.freq_base_swa", 1.0, 1e15, base)
+    return Rope(tuple(plain_frequencies(base, 2 * len(rope.inv_freq))), family.style)
+
+
+def _query_growth(meta: Metadata, family: Family) -> tuple[float, int] | None:
+    growth = meta.number("attention.temperature_scale", 0.0, 1e3, 0.0)
+    if not family.tempered or growth == 0:
+        return None
+    context = meta.integer("context_length", 1, (1 << 31) - 1)
+    key = "rope.scaling.original_context_length"
+    return growth, meta.integer(key, 1, (1 << 31) - 1, context)
+
+
+def _embedding_scale(meta: Metadata, family: Family, width: int) -> float:
+    if family.root_scaled:
+        return math.sqrt(width)
+    usual = 12.0 if meta.architecture == "minicpm" else 1.0
+    return meta.number("embedding_scale", 0.0, 1e6, 0.0) or usual
+
+
+def _residual_scale(meta: Metadata, layers: int) -> float:
+    usual = 1.4 / math.sqrt(layers) if meta.architecture == "minicpm" else 1.0
+    return meta.number("residual_scale", 0.0, 1e6, 0.0) or usual
+
+
+def _logit_scale(meta: Metadata, family: Family, width: int) -> float:
+    """The factor of logits, from a key that some architectures divide by."""
+    if not family.logits:
+        return 1.0
+    usual = width / 256 if meta.architecture == "minicpm" else 1.0
+    stored = meta.number("logit_scale", 0.0, 1e6, 0.0) or usual
+    return 1.0 / stored if family.logits == "divided" else stored
 
 
 def _head_dim(meta: Metadata, width: int, heads: int) -> int:

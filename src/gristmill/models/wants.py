@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -40,6 +41,12 @@ class Wants:
         for tensor, length, *_ in parts:
             self._claim(tensor, (length,))
         self._want(name, "vector", parts, (), plus)
+
+    def flat(self, name: str, tensor: str, *shape: int) -> None:
+        """A vector from a tensor of several axes, in their order."""
+        self._claim(tensor, shape)
+        size = (math.prod(shape),)
+        self._list.append(Wanted(name, "vector", (Part(tensor),), size))
 
     def bias(self, name: str, *parts: Rows) -> None:
         """A vector that may be missing: all of its parts, or none."""

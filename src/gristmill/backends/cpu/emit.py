@@ -128,7 +128,9 @@ def _emit_node(
     elif node.kind == "rope":
         rope: Rope = a["rope"]
         if rope not in ropes:
-            ropes[rope] = program.rope_table(list(rope.inv_freq), rope.scale)
+            ropes[rope] = program.rope_table(
+                list(rope.inv_freq), rope.scale, rope.growth, rope.growth_after
+            )
         style = 0 if rope.style == "half" else 1
         program.rope(
             barrier,

@@ -95,11 +95,12 @@ class Recorder:
         """See ``ops.Ops``."""
         return self._add("rms_norm", [x], x.width, weight=vector_of(weight), eps=eps, heads=heads)
 
-    def layer_norm(self, x: X, weight: Weight, bias: Weight | None, eps: float) -> Columns:
+    def layer_norm(
+        self, x: X, weight: Weight, bias: Weight | None, eps: float, heads: int = 1
+    ) -> Columns:
         """See ``ops.Ops``."""
-        return self._add(
-            "layer_norm", [x], x.width, weight=vector_of(weight), bias=vector_of(bias), eps=eps
-        )
+        vectors = {"weight": vector_of(weight), "bias": vector_of(bias)}
+        return self._add("layer_norm", [x], x.width, **vectors, eps=eps, heads=heads)
 
     def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> Columns:
         """See ``ops.Ops``."""

@@ -89,8 +89,9 @@ def _stored(part: RawTensor) -> int:
 
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
-    rows = sum(math.prod(part.shape[:1]) for part in parts)
-    rest = {part.shape[1:] for part in parts}
+    flat = wanted.kind == "vector"
+    rows = sum(math.prod(part.shape if flat else part.shape[:1]) for part in parts)
+    rest = {() if flat else part.shape[1:] for part in parts}
     if rest != {wanted.shape[1:]} or rows != wanted.shape[0]:
         found = " + ".join(str(list(part.shape)) for part in parts)
         raise FormatError(

@@ -49,6 +49,7 @@ class ReferenceBackend:
             if tensor is None:
                 raise FormatError(f"The file has no tensor {part.tensor!r}, which the model needs.")
             piece = decode(paired(tensor, part.heads) if part.heads else tensor)
+            piece = piece.reshape(-1) if wanted.kind == "vector" else piece
             pieces.append(piece if part.rows is None else piece[slice(*part.rows)])
         if len({piece.shape[1:] for piece in pieces}) == 1:
             data = np.concatenate(pieces)

@@ -94,11 +94,15 @@ class ReferenceOps:
             normed = normed * _wide(weight)
         return Values(normed.reshape(data.shape))
 
-    def layer_norm(self, x: X, weight: Weight, bias: Weight | None, eps: float) -> Values:
-        """(x − mean) / sqrt(var + eps) · weight + bias over all columns."""
+    def layer_norm(
+        self, x: X, weight: Weight, bias: Weight | None, eps: float, heads: int = 1
+    ) -> Values:
+        """(x − mean) / sqrt(var + eps) · weight + bias, over each of ``heads`` column groups."""
         data = _values(x)
-        centred = data - data.mean(-1, keepdims=True)
-        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * _wide(weight)
+        groups = data.reshape(len(data), heads, data.shape[1] // heads)
+        centred = groups - groups.mean(-1, keepdims=True)
+        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+        normed = normed.reshape(data.shape) * _wide(weight)
         return Values(normed if bias is None else normed + _wide(bias))
 
     def linear(self, x: X, weight: Weight, bias: Weight | None = None) -> Values:
@@ -122,7 +126,11 @@ class ReferenceOps:
         heads = data.reshape(len(data), -1, head_dim).copy()
         n = len(rope.inv_freq)
         angle = self._batch.positions.astype(np.float64)[:, None] * np.array(rope.inv_freq)
-        cos, sin = np.cos(angle)[:, None] * rope.scale, np.sin(angle)[:, None] * rope.scale
+        scale = np.full((len(data), 1, 1), rope.scale)
+        if rope.growth_after:
+            steps = np.floor(self._batch.positions.astype(np.float64) / rope.growth_after)
+            scale = scale * (1 + rope.growth * np.log1p(steps))[:, None, None]
+        cos, sin = np.cos(angle)[:, None] * scale, np.sin(angle)[:, None] * scale
         if rope.style == "half":
             first, second = slice(0, n), slice(n, 2 * n)
         else:

@@ -16,22 +16,48 @@ from typing import cast
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.huggingface.names import rename
 from gristmill.models.huggingface.quantised import combine
-from gristmill.models.huggingface.settings import Settings, metadata_of
+from gristmill.models.huggingface.settings import Settings
+from gristmill.models.huggingface.shapes import metadata_of
 from gristmill.types import Checkpoint, RawTensor
 
 __all__ = ["MODEL_TYPES", "understand"]
 
 MODEL_TYPES: Mapping[str, str] = {
+    "arcee": "arcee",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "ernie4_5": "ernie4_5",
+    "exaone4": "exaone4",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "gemma3_text": "gemma3",
+    "glm": "chatglm",
+    "glm4": "glm4",
+    "granite": "granite",
+    "hunyuan_v1_dense": "hunyuan-dense",
     "llama": "llama",
+    "minicpm": "minicpm",
+    "ministral": "llama",
+    "ministral3": "mistral3",
     "mistral": "llama",
+    "mistral3": "mistral3",
+    "nemotron": "nemotron",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
-    "gemma3_text": "gemma3",
-    "gemma3": "gemma3",
+    "seed_oss": "seed_oss",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
 }
 """``model_type`` of a config.json → GGUF's name of the architecture."""
 
-_TIED_BY_DEFAULT = frozenset({"gemma3"})
+_TIED_BY_DEFAULT = frozenset(
+    {"cohere2", "command-r", "ernie4_5", "gemma", "gemma2", "gemma3", "smollm3", "starcoder2"}
+)
 
 
 def understand(checkpoint: Checkpoint) -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 """What stands before a decoder's own names, longest first."""
@@ -23,12 +24,39 @@ _LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_GEMMA3 = {
+_AROUND = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-_LAYERS = {"gemma3": {**_LAYER, **_GEMMA3}}
+_FUSED = {"mlp.gate_up_proj": "ffn_up"}
+_LAYERS: Mapping[str, Mapping[str, str]] = {
+    name: _LAYER | own
+    for name, own in {
+        "chatglm": _FUSED,
+        "exaone4": _AROUND,
+        "gemma2": _AROUND,
+        "gemma3": _AROUND,
+        "glm4": {
+            **_FUSED,
+            "post_self_attn_layernorm": "post_attention_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+        },
+        "hunyuan-dense": {
+            "self_attn.query_layernorm": "attn_q_norm",
+            "self_attn.key_layernorm": "attn_k_norm",
+        },
+        "olmo2": _AROUND,
+        "phi3": _FUSED,
+        "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+        "stablelm": {
+            f"self_attn.{name}_layernorm.norms.{head}": f"attn_{name}_norm.{head}"
+            for name in "qk"
+            for head in range(128)
+        },
+        "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    }.items()
+}
 
 _IGNORED = re.compile(
     r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower)\..*"
@@ -53,7 +81,7 @@ def rename(name: str, architecture: str) -> str | None:
     return name
 
 
-def _known(name: str, layer: dict[str, str]) -> str | None:
+def _known(name: str, layer: Mapping[str, str]) -> str | None:
     module, _, last = name.rpartition(".")
     if module in _ENDS:
         return f"{_ENDS[module]}.{last}"

@@ -1,0 +1,114 @@
+"""A tiny config of every dense family, as ``transformers`` writes it: what each has of its own.
+
+Needs ``transformers``; the tests that need none read what
+``tests/golden/models/make_families.py`` made of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from transformers import PretrainedConfig
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FOUR = {"num_hidden_layers": 4}
+NARROW = {key: value for key, value in COMMON.items() if key != "head_dim"} | {"hidden_size": 32}
+"""For the families whose heads divide the width."""
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 64,
+    "long_factor": [1.0, 2.5, 4.0],
+    "short_factor": [1.0, 1.25, 1.5],
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+CONFIGS: dict[str, PretrainedConfig] = {
+    "arcee": transformers.ArceeConfig(**COMMON),
+    "cohere": transformers.CohereConfig(**NARROW, use_qk_norm=True),
+    "cohere2": transformers.Cohere2Config(**COMMON | FOUR, sliding_window=9),
+    "ernie4_5": transformers.Ernie4_5Config(**COMMON, use_bias=True),
+    "exaone4": transformers.Exaone4Config(
+        **COMMON | FOUR, sliding_window=9, rope_parameters=LLAMA3
+    ),
+    "exaone4-global": transformers.Exaone4Config(
+        **COMMON, sliding_window=None, layer_types=["full_attention"] * 2
+    ),
+    "gemma": transformers.GemmaConfig(**COMMON),
+    "gemma2": transformers.Gemma2Config(**COMMON, sliding_window=9, query_pre_attn_scalar=12),
+    "glm": transformers.GlmConfig(**COMMON),
+    "glm4": transformers.Glm4Config(**COMMON),
+    "granite": transformers.GraniteConfig(
+        **NARROW,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+        logits_scaling=5.0,
+    ),
+    "hunyuan_v1_dense": transformers.HunYuanDenseV1Config(
+        **COMMON,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 20.0},
+    ),
+    "llama3": transformers.LlamaConfig(**COMMON, rope_parameters=LLAMA3),
+    "ministral": transformers.MinistralConfig(
+        **COMMON, sliding_window=9, layer_types=["full_attention", "sliding_attention"]
+    ),
+    "ministral3": transformers.Ministral3Config(
+        **COMMON,
+        rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3},
+    ),
+    "mistral": transformers.MistralConfig(**COMMON, sliding_window=9),
+    "nemotron": transformers.NemotronConfig(**COMMON),
+    "olmo2": transformers.Olmo2Config(**NARROW),
+    "olmo3": transformers.Olmo3Config(
+        **NARROW | FOUR,
+        sliding_window=9,
+        rope_parameters={
+            "full_attention": YARN,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "phi3": transformers.Phi3Config(
+        **NARROW | {"num_key_value_heads": 4},
+        rope_parameters=LONGROPE,
+        original_max_position_embeddings=64,
+    ),
+    "phi3-window": transformers.Phi3Config(**NARROW, sliding_window=9),
+    "qwen3": transformers.Qwen3Config(**COMMON, tie_word_embeddings=True),
+    "seed_oss": transformers.SeedOssConfig(**COMMON),
+    "smollm3": transformers.SmolLM3Config(**NARROW | FOUR),
+    "stablelm": transformers.StableLmConfig(**NARROW, use_qkv_bias=True, qk_layernorm=True),
+    "stablelm-parallel": transformers.StableLmConfig(
+        **NARROW, use_parallel_residual=True, rope_parameters={"partial_rotary_factor": 0.5}
+    ),
+    "starcoder2": transformers.Starcoder2Config(**NARROW, sliding_window=9),
+}
