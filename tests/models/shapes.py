@@ -25,6 +25,7 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
 }
 FOUR = {"num_hidden_layers": 4}
+WIDE = COMMON | {"hidden_size": 32}
 NARROW = {key: value for key, value in COMMON.items() if key != "head_dim"} | {"hidden_size": 32}
 """For the families whose heads divide the width."""
 LONGROPE = {
@@ -55,7 +56,7 @@ LLAMA3 = {
 CONFIGS: dict[str, PretrainedConfig] = {
     "arcee": transformers.ArceeConfig(**COMMON),
     "cohere": transformers.CohereConfig(**NARROW, use_qk_norm=True),
-    "cohere2": transformers.Cohere2Config(**COMMON | FOUR, sliding_window=9),
+    "cohere2": transformers.Cohere2Config(**WIDE | FOUR, sliding_window=9, rotary_pct=1.0),
     "ernie4_5": transformers.Ernie4_5Config(**COMMON, use_bias=True),
     "exaone4": transformers.Exaone4Config(
         **COMMON | FOUR, sliding_window=9, rope_parameters=LLAMA3
@@ -64,8 +65,8 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **COMMON, sliding_window=None, layer_types=["full_attention"] * 2
     ),
     "gemma": transformers.GemmaConfig(**COMMON),
-    "gemma2": transformers.Gemma2Config(**COMMON, sliding_window=9, query_pre_attn_scalar=12),
-    "glm": transformers.GlmConfig(**COMMON),
+    "gemma2": transformers.Gemma2Config(**COMMON, sliding_window=9, query_pre_attn_scalar=8),
+    "glm": transformers.GlmConfig(**WIDE, rms_norm_eps=1e-5),
     "glm4": transformers.Glm4Config(**COMMON),
     "granite": transformers.GraniteConfig(
         **NARROW,
@@ -75,7 +76,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         logits_scaling=5.0,
     ),
     "hunyuan_v1_dense": transformers.HunYuanDenseV1Config(
-        **COMMON,
+        **COMMON | {"max_position_embeddings": 32768},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 20.0},
     ),
     "llama3": transformers.LlamaConfig(**COMMON, rope_parameters=LLAMA3),
@@ -86,8 +87,9 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **COMMON,
         rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3},
     ),
-    "mistral": transformers.MistralConfig(**COMMON, sliding_window=9),
-    "nemotron": transformers.NemotronConfig(**COMMON),
+    "mistral": transformers.MistralConfig(**COMMON, sliding_window=None),
+    "mistral-window": transformers.MistralConfig(**COMMON, sliding_window=9),
+    "nemotron": transformers.NemotronConfig(**WIDE),
     "olmo2": transformers.Olmo2Config(**NARROW),
     "olmo3": transformers.Olmo3Config(
         **NARROW | FOUR,
@@ -106,9 +108,18 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "qwen3": transformers.Qwen3Config(**COMMON, tie_word_embeddings=True),
     "seed_oss": transformers.SeedOssConfig(**COMMON),
     "smollm3": transformers.SmolLM3Config(**NARROW | FOUR),
-    "stablelm": transformers.StableLmConfig(**NARROW, use_qkv_bias=True, qk_layernorm=True),
+    "stablelm": transformers.StableLmConfig(**NARROW, use_qkv_bias=True),
+    "stablelm-qk": transformers.StableLmConfig(**NARROW, qk_layernorm=True),
     "stablelm-parallel": transformers.StableLmConfig(
         **NARROW, use_parallel_residual=True, rope_parameters={"partial_rotary_factor": 0.5}
     ),
-    "starcoder2": transformers.Starcoder2Config(**NARROW, sliding_window=9),
+    "starcoder2": transformers.Starcoder2Config(**NARROW),
+    "starcoder2-window": transformers.Starcoder2Config(**NARROW, sliding_window=9),
 }
+
+ONLY_FOLDERS = {
+    "mistral-window": "llama.cpp's converter leaves the window out",
+    "starcoder2-window": "llama.cpp's converter leaves the window out",
+    "stablelm-qk": "llama.cpp's converter loses the norms of heads",
+}
+"""Models whose GGUF file, if there is one, is not the same model."""

@@ -40,7 +40,9 @@ def resolve_rope(
     scaling that is not known, FormatError for values that cannot be.
     """
     base = meta.number("rope.freq_base", 1.0, 1e15, 10000.0)
-    kind = meta.text("rope.scaling.type", "linear")
+    # Phi-3's converter writes LongRoPE's tables, but no name of it.
+    tables = "rope_factors_long.weight" in checkpoint.tensors
+    kind = meta.text("rope.scaling.type", "longrope" if tables else "linear")
     if kind not in SCALINGS:
         raise UnsupportedError(
             f"RoPE scaling {kind!r:.60} is not known; known are {', '.join(SCALINGS)} and "
