@@ -204,6 +204,13 @@ NB_MODULE(GM_MODULE, m) {
             self.append(id, rows, source.data(), source.shape(0), pool);
           },
           "codec"_a, "rows"_a, "source"_a, "pool"_a)
+      .def(
+          "keep",
+          [](Matrix& self, const std::string& codec, int rows, Bytes source) {
+            auto owner = std::make_shared<Bytes>(source);
+            self.keep(codec_named(codec), rows, source.data(), source.shape(0), std::move(owner));
+          },
+          "codec"_a, "rows"_a, "source"_a)
       .def_prop_ro("n", &Matrix::n)
       .def_prop_ro("k", &Matrix::k)
       .def_prop_ro("nbytes", &Matrix::bytes)
@@ -330,6 +337,7 @@ NB_MODULE(GM_MODULE, m) {
              std::shared_ptr<Vector> bias, Columns residual, const std::string& kind) {
             if (bias && int(bias->values.size()) != weight->n())
               refuse("the bias does not fit the matrix");
+            if (!weight->packed()) refuse("a table is no matrix to multiply by");
             for (int a = 0; a < 3; a++)
               if (weight->needs(Act(a)) && panels.at(size_t(a)) < 0)
                 refuse("a panel that the matrix needs is missing");
@@ -352,6 +360,7 @@ NB_MODULE(GM_MODULE, m) {
             if (sinks && int(sinks->values.size()) != heads) refuse("one sink per head is needed");
             size_t bytes = size_t(2) * size_t(kv_heads) * size_t(head_dim) * kBlockTokens *
                            kv_element_bytes(KvType(type));
+            if ((k.first < 0) != (v.first < 0)) refuse("keys and values come together");
             if (layer_offset + bytes > memory->block_bytes(group))
               refuse("the layer does not fit its block");
             auto n = std::make_unique<AttentionNode>();

@@ -92,10 +92,12 @@ AttentionArgs AttentionNode::args(const Frame& f) const {
   AttentionArgs a{};
   a.q = f.at(q);
   a.q_stride = f.stride(q.slot);
-  a.k = f.at(k);
-  a.k_stride = f.stride(k.slot);
-  a.v = f.at(v);
-  a.v_stride = f.stride(v.slot);
+  if (k.slot >= 0) {
+    a.k = f.at(k);
+    a.k_stride = f.stride(k.slot);
+    a.v = f.at(v);
+    a.v_stride = f.stride(v.slot);
+  }
   a.out = f.at(out);
   a.out_stride = f.stride(out.slot);
   a.heads = heads;
@@ -125,6 +127,7 @@ void AttentionNode::prepare(const Frame& f, int workers) {
 size_t AttentionNode::scratch(const Frame&, int) const { return plan->scratch(); }
 
 int AttentionNode::units(const Frame&, int phase) const {
+  if (k.slot < 0 && AttentionPhase(phase) == AttentionPhase::store) return 0;
   return plan->units(AttentionPhase(phase));
 }
 

@@ -99,7 +99,7 @@ struct LinearNode : Node {
 
 // Its phases: keys and values are stored, units attend, parts of one query are merged.
 struct AttentionNode : Node {
-  View q, k, v, out;
+  View q, k, v, out;  // k and v may have no slot: then another layer's are attended to
   int heads = 0, kv_heads = 0, head_dim = 0, window = 0;
   float scale = 1.0f, softcap = 0.0f;
   std::shared_ptr<Vector> sinks;

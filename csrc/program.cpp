@@ -9,11 +9,16 @@
 
 namespace gm::inline GM_ISA {
 
-void Matrix::append(CodecId codec, int rows, const uint8_t* source, size_t bytes, Pool& pool) {
+void Matrix::check_rows(CodecId codec, int rows, size_t bytes) const {
   if (rows <= 0 || k_ <= 0 || k_ % granule(codec) != 0)
     throw std::invalid_argument("rows or columns do not fit the codec");
   if (bytes != source_row_bytes(codec, k_) * size_t(rows))
     throw std::invalid_argument("source bytes do not match rows and columns");
+}
+
+void Matrix::append(CodecId codec, int rows, const uint8_t* source, size_t bytes, Pool& pool) {
+  check_rows(codec, rows, bytes);
+  if (!packed()) throw std::invalid_argument("rows are packed or kept, not both");
   Segment s{codec, rows, k_, n_, packed_tile_bytes(codec, k_), nullptr};
   Pages pages(s.tile_bytes * size_t(s.tiles()));
   s.data = pages.data();
@@ -22,6 +27,15 @@ void Matrix::append(CodecId codec, int rows, const uint8_t* source, size_t bytes
   });
   pages_.push_back(std::move(pages));
   segments_.push_back(s);
+  n_ += rows;
+}
+
+void Matrix::keep(CodecId codec, int rows, const uint8_t* source, size_t bytes,
+                  std::shared_ptr<void> owner) {
+  check_rows(codec, rows, bytes);
+  if (!pages_.empty()) throw std::invalid_argument("rows are packed or kept, not both");
+  segments_.push_back({codec, rows, k_, n_, 0, const_cast<uint8_t*>(source)});
+  owners_.push_back(std::move(owner));
   n_ += rows;
 }
 
@@ -39,7 +53,11 @@ bool Matrix::needs(Act act) const {
 
 void Matrix::decode(int row, float* out) const {
   for (const Segment& s : segments_)
-    if (row < s.out0 + s.rows) return decode_row(s, row - s.out0, out);
+    if (row < s.out0 + s.rows) {
+      if (packed()) return decode_row(s, row - s.out0, out);
+      const size_t bytes = source_row_bytes(s.codec, k_);
+      return decode_source(s.codec, k_, s.data + bytes * size_t(row - s.out0), out);
+    }
 }
 
 // The sines and cosines of a step's positions. A row of them is made with the rows that need it.

@@ -25,6 +25,11 @@ class Matrix {
   Matrix& operator=(const Matrix&) = delete;
   // Packs `rows` rows of file bytes behind what is there. Throws std::invalid_argument.
   void append(CodecId codec, int rows, const uint8_t* source, size_t bytes, Pool& pool);
+  // Leaves `rows` rows where they lie in the file, for `decode` alone; `owner` keeps them there.
+  void keep(CodecId codec, int rows, const uint8_t* source, size_t bytes,
+            std::shared_ptr<void> owner);
+  // Whether all rows are packed, as linear ops need them.
+  bool packed() const { return owners_.empty(); }
   int n() const { return n_; }
   int k() const { return k_; }
   size_t bytes() const;
@@ -33,9 +38,11 @@ class Matrix {
   void decode(int row, float* out) const;
 
  private:
+  void check_rows(CodecId codec, int rows, size_t bytes) const;
   int n_ = 0, k_;
   std::vector<Segment> segments_;
   std::vector<Pages> pages_;
+  std::vector<std::shared_ptr<void>> owners_;  // of rows that are not packed
 };
 
 // float32 values of a norm or a bias.

@@ -1,6 +1,8 @@
 #include "pack.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "ggml.h"
 
@@ -76,6 +78,24 @@ void pack(const Segment& s, const uint8_t* source, int begin, int end) {
         else
           pack_float_row<C>(src, tile, lane, s.k);
       }
+    }
+  });
+}
+
+// By way of a tile of few columns, so that there is one reader of each encoding.
+void decode_source(CodecId codec, int k, const uint8_t* source, float* out) {
+  constexpr int kColumns = 256;
+  with_codec(codec, [&]<class C>() {
+    thread_local std::vector<uint8_t> tile;
+    for (int at = 0; at < k; at += kColumns) {
+      const int n = std::min(kColumns, k - at);
+      tile.assign(tile_bytes<C>(n), 0);
+      if constexpr (kIsQuantised<C>)
+        pack_quantised_row<C>(source, tile.data(), 0, n);
+      else
+        pack_float_row<C>(source, tile.data(), 0, n);
+      decode_row({codec, 1, n, 0, tile.size(), tile.data()}, 0, out + at);
+      source += row_bytes_of<C>(n);
     }
   });
 }

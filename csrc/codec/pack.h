@@ -15,4 +15,7 @@ size_t packed_tile_bytes(CodecId codec, int k);
 // Packs tiles [begin, end) of the segment from `source` (all its rows, of source_row_bytes).
 void pack(const Segment& segment, const uint8_t* source, int begin, int end);
 
+// One row as it lies in the file, to floats.
+void decode_source(CodecId codec, int k, const uint8_t* source, float* out);
+
 }  // namespace gm::inline GM_ISA

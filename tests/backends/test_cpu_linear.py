@@ -8,6 +8,7 @@ order of float32 additions: the result must be right to 1e-5 of the sum of its t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +161,41 @@ def test_decode(codec: str, spread: float | None, level: str) -> None:
         got = np.array([decode_row(matrix, i) for i in range(37)])
     zero = np.float32(0)  # −0 + 0 is 0
     assert np.array_equal((got + zero).view(np.uint32), (want + zero).view(np.uint32))
+
+
+@pytest.mark.parametrize("codec", NATIVE)
+def test_tables_are_read_where_they_lie(codec: str, level: str) -> None:
+    """The bits of a packed matrix, without its memory, and for as long as anybody reads."""
+    rng = np.random.default_rng(len(codec))
+    k = 515 if ENCODINGS[codec].block == 1 else 3 * max(unit(codec), 256)
+    tensors = {name: random_raw(name, codec, (n, k), rng) for name, n in (("a", 21), ("b", 4))}
+    weight = Wanted("t", "table", (Part("a"), Part("b")), (25, k))
+    with opened(2) as backend:
+        table = backend.pack(weight, tensors)
+        matrix = backend.pack(replace(weight, kind="matrix"), tensors)
+        assert isinstance(table, CpuMatrix)
+        assert isinstance(matrix, CpuMatrix)
+        assert table.nbytes == 0 < matrix.nbytes
+        del tensors
+        for row in range(25):
+            assert decode_row(table, row).tobytes() == decode_row(matrix, row).tobytes()
+
+
+def test_a_table_without_a_native_layout_is_decoded(level: str) -> None:
+    tensor = random_raw("t", "iq2_xs", (3, 256), np.random.default_rng(1))
+    with opened(2) as backend:
+        table = backend.pack(Wanted("t", "table", (Part("t"),), (3, 256)), {"t": tensor})
+        assert isinstance(table, CpuMatrix)
+        assert np.array_equal(decode_row(table, 2), quant.decode(tensor)[2])
+
+
+def test_a_table_is_no_matrix_to_multiply_by(level: str) -> None:
+    tensor = random_raw("t", "q8_0", (3, 32), np.random.default_rng(1))
+    with opened(2) as backend:
+        table = backend.pack(Wanted("t", "table", (Part("t"),), (3, 32)), {"t": tensor})
+        memory = backend.memory([], "f32")
+        with pytest.raises(ValueError, match="no matrix"):
+            backend.compile(lambda ops: ops.linear(ops.embed(table), table), memory)
 
 
 MIXED = ("q4_k", "q6_k", "iq2_xs", "bf16", "f32", "q8_0", "f16")

@@ -359,6 +359,30 @@ def test_attention_with(options: dict[str, Any], level: str) -> None:
         attend(backend, Window(2, 48, 50), 6, tolerance=6e-6, **options)
 
 
+def test_attention_to_the_keys_of_another_layer(level: str) -> None:
+    """Layers that store nothing read what the one before them stored in the same step."""
+    states: list[StateSpec] = [Paged(1, 16), Window(1, 16, 40)]
+
+    def forward(ops: Ops, w: Weights) -> X:
+        x = ops.embed(w["x"])
+        for layer in range(4):
+            q, k, v = ops.split(ops.linear(ops.rms_norm(x, None, 1e-6), w["qkv"]), 32, 16, 16)
+            own = (k, v) if layer < 2 else (None, None)
+            x = ops.add(x, ops.linear(ops.attention(q, *own, layer % 2, scale=0.25), w["o"]))
+        return x
+
+    weights = {"qkv": matrix(64, 24), "o": matrix(24, 32)}
+    rows = np.random.default_rng(8).normal(0, 1, (64, 24)).astype(np.float32)
+    with opened() as backend:
+        pair = Pair(backend, forward, rows, weights, states, blocks=40)
+        full, local = Crowd(4, 40, 64, 1), Crowd(4, 40, 64, 2)
+        for counts in ([37, 1, 0, 300], [1, 30, 2, 1], [1, 1, 1, 1], [0, 5, 33, 17]):
+            batch = full.step(counts)
+            batch.tables = (batch.tables[0], local.step(counts, 40).tables[0])
+            got, want = pair.step(batch)
+            close(got, want, 1e-5)
+
+
 def test_attention_of_mixed_layers(level: str) -> None:
     """Full and sliding layers together: two groups with their own tables."""
     states: list[StateSpec] = [Window(1, 16, 40), Paged(1, 16), Window(1, 16, 40), Paged(1, 16)]

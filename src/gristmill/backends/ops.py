@@ -46,14 +46,15 @@ class Part:
 class Wanted:
     """A weight a model wants: parts of the file's tensors, stacked by rows.
 
-    ``kind`` "matrix" is (N, K), for ``linear`` and ``embed``; "vector" is (N,), decoded to
-    float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w); parts with
-    more axes are read in order.
+    ``kind`` "matrix" is (N, K), for ``linear`` and ``embed``; "table" is one for ``embed`` alone,
+    of which only the rows that are asked for need ever be read from the file; "vector" is (N,),
+    decoded to float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w);
+    its parts may have more axes, and are read in order.
     ``shape`` is what the model's config says it must be: a mismatch is a ``FormatError``.
     """
 
     name: str
-    kind: Literal["matrix", "vector"]
+    kind: Literal["matrix", "table", "vector"]
     parts: tuple[Part, ...]
     shape: tuple[int, ...]
     plus: float = 0.0
@@ -145,8 +146,8 @@ class Ops(Protocol):
     def attention(
         self,
         q: X,
-        k: X,
-        v: X,
+        k: X | None,
+        v: X | None,
         layer: int,
         *,
         scale: float,
@@ -155,6 +156,7 @@ class Ops(Protocol):
     ) -> X:
         """Store k and v (kv_heads · head_dim columns) in ``layer``'s state, then attend causally.
 
+        Without k and v, attend to what an earlier op of the step stored for ``layer``.
         q has heads · head_dim columns; heads is a multiple of kv_heads (grouped queries). The
         window, if any, is the layer's ``StateSpec``'s. ``softcap`` c > 0 turns a score s into
         c·tanh(s/c). ``sinks`` has one extra logit per head that takes weight but adds nothing.

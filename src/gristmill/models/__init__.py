@@ -10,6 +10,7 @@ from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.config import Config
 from gristmill.models.dense import Dense
 from gristmill.models.families import FAMILIES
+from gristmill.models.gemma4 import Gemma4
 from gristmill.models.huggingface import understand
 from gristmill.types import Checkpoint, StateSpec
 
@@ -36,6 +37,7 @@ class Model(Protocol):
 
 ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
     **dict.fromkeys(FAMILIES, Dense),
+    "gemma4": Gemma4,
 }
 """Every architecture that is served, by GGUF's ``general.architecture``."""
 

@@ -76,10 +76,13 @@ class Config:
         return replace(rope, growth=self.query_growth[0], growth_after=self.query_growth[1])
 
 
-def read_config(checkpoint: Checkpoint, family: Family, context: int | None) -> Config:
+def read_config(
+    checkpoint: Checkpoint, family: Family, context: int | None, uneven: bool = False
+) -> Config:
     """The config of a dense decoder of ``family``.
 
     ``context`` is what will be served (None: all the model has); LongRoPE depends on it.
+    ``uneven``: layers may differ in key heads and hidden width; the config has the first's.
     Raises FormatError for values that cannot be, UnsupportedError for what is not served.
     """
     meta = Metadata(checkpoint.metadata)
@@ -89,7 +92,8 @@ def read_config(checkpoint: Checkpoint, family: Family, context: int | None) -> 
         )
     width = meta.integer("embedding_length", 1, _MANY)
     heads = meta.uniform("attention.head_count", 1, 1 << 16)
-    kv_heads = meta.uniform("attention.head_count_kv", 1, 1 << 16, heads)
+    alike = meta.first if uneven else meta.uniform
+    kv_heads = alike("attention.head_count_kv", 1, 1 << 16, heads)
     if heads % kv_heads:
         raise FormatError(
             f"{kv_heads} key heads cannot be shared evenly by {heads} query heads "
@@ -113,7 +117,7 @@ def read_config(checkpoint: Checkpoint, family: Family, context: int | None) -> 
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        hidden=meta.uniform("feed_forward_length", 1, _MANY),
+        hidden=alike("feed_forward_length", 1, _MANY),
         vocab=_vocab(checkpoint, width),
         context=model_context,
         eps=meta.number(f"attention.{eps}", 0.0, 1.0),

@@ -91,6 +91,9 @@ FAMILIES: Mapping[str, Family] = {
         width_scaled=62,
         root_scaled=True,
     ),
+    "gemma4": Family(
+        post_norm=True, qk_norm="head", activation="gelu_tanh", period=6, root_scaled=True
+    ),
     "glm4": Family("pairs", post_norm=True, fused=True),
     "granite": Family("pairs", halves=True, logits="divided"),
     "hunyuan-dense": Family(qk_norm="head", qk_norm_late=True),
@@ -107,4 +110,4 @@ FAMILIES: Mapping[str, Family] = {
     "stablelm": Family(norm="layer", qk_norm="each", parallel="unnormed"),
     "starcoder2": Family(norm="layer", activation="gelu_tanh", gated=False, period=0),
 }
-"""Every architecture of ``dense.Dense``."""
+"""Every architecture of ``dense.Dense``, and those with files of their own."""

@@ -64,6 +64,26 @@ class Metadata:
             raise self._wrong(key, first, f"whole numbers from {low} to {high}")
         return first
 
+    def first(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """Like ``integer``, from a key that may also hold one number per layer: the first."""
+        return (
+            self.integer(key, low, high, default)
+            if not self.array(key)
+            else self.each(key, low, high, 1)[0]
+        )
+
+    def each(self, key: str, low: int, high: int, layers: int) -> list[int]:
+        """A whole number for each layer, from a key with one for each or one for all."""
+        values = self.array(key)
+        if values is None:
+            return [self.integer(key, low, high)] * layers
+        if len(values) < layers:
+            raise FormatError(f"{self.name(key)!r} has {len(values)} entries for {layers} layers.")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise self._wrong(key, value, f"whole numbers from {low} to {high}")
+        return cast("list[int]", values[:layers])
+
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number in low … high; the key may be missing if there is a default."""
         if default is not None and not self.has(key):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from gristmill.backends.ops import Part, Wanted
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.rope import ROPE_TENSORS
+from gristmill.quant import decode
 from gristmill.types import RawTensor
 
 _HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|attn\.rotary_emb\.inv_freq)(\.weight)?")
@@ -47,6 +49,26 @@ class Wants:
         self._claim(tensor, shape)
         size = (math.prod(shape),)
         self._list.append(Wanted(name, "vector", (Part(tensor),), size))
+
+    def table(self, name: str, rows: int, columns: int) -> None:
+        """A table for ``embed`` alone, of at least so many rows."""
+        found = self._tensors.get(name)
+        extra = found is not None and len(found.shape) == 2 and found.shape[0] > rows
+        shape = (found.shape[0] if found is not None and extra else rows, columns)
+        self._claim(name, shape)
+        self._list.append(Wanted(name, "table", (Part(name),), shape))
+
+    def number(self, tensor: str) -> float:
+        """The one number that a tensor holds."""
+        self._claim(tensor, (1,))
+        value = float(cast("list[float]", decode(self._tensors[tensor]).tolist())[0])
+        if not math.isfinite(value):
+            raise FormatError(f"{tensor!r} holds {value}, which is no finite number.")
+        return value
+
+    def ignore(self, *tensors: str) -> None:
+        """Tensors that may be there and are not used."""
+        self._used.update(tensors)
 
     def bias(self, name: str, *parts: Rows) -> None:
         """A vector that may be missing: all of its parts, or none."""

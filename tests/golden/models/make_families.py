@@ -63,6 +63,9 @@ def convert(llama_cpp: Path, folder: Path, out: Path) -> bool:
     from conversion.base import gguf
 
     logging.disable(logging.WARNING)
+    words = {str(i): i for i in range(COMMON["vocab_size"])}  # Gemma's are counted
+    text = json.dumps({"model": {"vocab": words}, "added_tokens": []})
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     hparams = ModelBase.load_hparams(folder, False)
     try:
         kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
@@ -96,7 +99,7 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
     return [shape, "values", [float(f"{x:.9g}") for x in data.ravel().tolist()]]
 
 
-def converted(llama_cpp: Path, folder: Path, source: dict[str, np.ndarray], config: Any) -> Any:
+def converted(llama_cpp: Path, folder: Path, source: dict[str, np.ndarray]) -> Any:
     """Metadata and recipes of the converter's file."""
     out = folder / "m.gguf"
     if not convert(llama_cpp, folder, out):
@@ -108,7 +111,8 @@ def converted(llama_cpp: Path, folder: Path, source: dict[str, np.ndarray], conf
         for key, value in checkpoint.metadata.items()
         if key == "general.architecture" or key.startswith(f"{arch}.")
     }
-    heads = {config.num_attention_heads, config.num_key_value_heads}
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    heads = {written["num_attention_heads"], written.get("num_key_value_heads") or 1}
     tensors = {n: recipe(decode(t), source, heads) for n, t in checkpoint.tensors.items()}
     return {"metadata": metadata, "tensors": tensors}
 
@@ -131,7 +135,7 @@ def main() -> None:
             own = json.loads((folder / "config.json").read_text())
             gguf = None
             if name not in ONLY_FOLDERS:
-                gguf = converted(Path(llama_cpp), folder, source, config)
+                gguf = converted(Path(llama_cpp), folder, source)
         rows = [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]
         data = {"config": own, "tensors": recipes, "gguf": gguf}
         data |= {"ids": ids.tolist(), "rows": ROWS, "logits": rows}

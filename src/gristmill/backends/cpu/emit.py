@@ -120,7 +120,8 @@ def _emit_node(
         kind = "linear" if node.rows == TOKENS else "head"
         program.linear(barrier, out, panels, a["weight"], a["bias"], residual, kind)
     elif node.kind == "attention":
-        program.attention(barrier, out, *ins, **a)
+        stored = ins[1:] or [(-1, 0), (-1, 0)]
+        program.attention(barrier, out, ins[0], *stored, **a)
     elif node.kind == "embed":
         program.embed(barrier, node.width, out, panels, a["table"], a["factor"])
     elif node.kind == "outputs":

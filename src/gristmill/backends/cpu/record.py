@@ -127,8 +127,8 @@ class Recorder:
     def attention(
         self,
         q: X,
-        k: X,
-        v: X,
+        k: X | None,
+        v: X | None,
         layer: int,
         *,
         scale: float,
@@ -137,16 +137,17 @@ class Recorder:
     ) -> Columns:
         """See ``ops.Ops``."""
         spec, group, offset = self._memory.place(layer)
-        _tokens(q, k, v)
+        inputs = [q] if k is None or v is None else [q, k, v]
+        _tokens(*inputs)
         shared = spec.kv_heads * spec.head_dim
-        if k.width != shared or v.width != shared or q.width % shared:
+        if q.width % shared or any(x.width != shared for x in inputs[1:]):
             raise TypeError(
                 f"layer {layer} keeps {shared} columns of keys and of values; q, k and v have "
-                f"{q.width}, {k.width} and {v.width}"
+                f"{', '.join(str(x.width) for x in inputs)}"
             )
         return self._add(
             "attention",
-            [q, k, v],
+            inputs,
             q.width,
             heads=q.width // spec.head_dim,
             kv_heads=spec.kv_heads,

@@ -77,6 +77,10 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
         values = np.ascontiguousarray(values + np.float32(wanted.plus), dtype=np.float32)
         return CpuVector(native().Vector(values), wanted.shape)
     matrix = native().Matrix(wanted.shape[1])
+    if wanted.kind == "table" and all(part.encoding in _codecs() for part in parts):
+        for part in parts:
+            matrix.keep(part.encoding, part.shape[0], np.frombuffer(part.data, np.uint8))
+        return CpuMatrix(matrix, wanted.shape)
     decoded = [(part, _append(matrix, part, pool)) for part in parts]
     sizes = tuple(Decoded(p.encoding, _stored(p), size) for p, size in decoded if size)
     return CpuMatrix(matrix, wanted.shape, sizes)

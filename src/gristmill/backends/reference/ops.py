@@ -143,8 +143,8 @@ class ReferenceOps:
     def attention(
         self,
         q: X,
-        k: X,
-        v: X,
+        k: X | None,
+        v: X | None,
         layer: int,
         *,
         scale: float,
@@ -154,7 +154,7 @@ class ReferenceOps:
         """Store k and v in the layer's state, then attend causally within its window."""
         spec = self._memory.spec(layer)
         table = self._batch.tables[self._memory.group(layer)]
-        queries, keys, values = _values(q), _values(k), _values(v)
+        queries = _values(q)
         if isinstance(spec, Slot):
             raise TypeError(f"layer {layer} was not declared as attention")
         head_dim, kv_heads = spec.head_dim, spec.kv_heads
@@ -164,9 +164,9 @@ class ReferenceOps:
             here = slice(row, row + rows)
             shape = (rows, kv_heads, head_dim)
             blocks = table[sequence]
-            self._memory.write(
-                layer, blocks, past, keys[here].reshape(shape), values[here].reshape(shape)
-            )
+            if k is not None and v is not None:
+                keys, values = _values(k)[here].reshape(shape), _values(v)[here].reshape(shape)
+                self._memory.write(layer, blocks, past, keys, values)
             first = 0 if window is None else max(0, past - window + 1)
             seen_k, seen_v = self._memory.read(layer, blocks, first, past + rows)
             hidden = _hidden(past, rows, first, window)

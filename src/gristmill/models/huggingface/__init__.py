@@ -32,6 +32,8 @@ MODEL_TYPES: Mapping[str, str] = {
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "gemma3_text": "gemma3",
+    "gemma4": "gemma4",
+    "gemma4_text": "gemma4",
     "glm": "chatglm",
     "glm4": "glm4",
     "granite": "granite",
@@ -56,7 +58,17 @@ MODEL_TYPES: Mapping[str, str] = {
 """``model_type`` of a config.json → GGUF's name of the architecture."""
 
 _TIED_BY_DEFAULT = frozenset(
-    {"cohere2", "command-r", "ernie4_5", "gemma", "gemma2", "gemma3", "smollm3", "starcoder2"}
+    {
+        "cohere2",
+        "command-r",
+        "ernie4_5",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "smollm3",
+        "starcoder2",
+    }
 )
 
 

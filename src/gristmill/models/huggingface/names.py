@@ -8,7 +8,14 @@ from collections.abc import Mapping
 _PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 """What stands before a decoder's own names, longest first."""
 
-_ENDS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+_ENDS = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+}
 
 _LAYER = {
     "input_layernorm": "attn_norm",
@@ -37,6 +44,12 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
         "exaone4": _AROUND,
         "gemma2": _AROUND,
         "gemma3": _AROUND,
+        "gemma4": {
+            **_AROUND,
+            "per_layer_input_gate": "inp_gate",
+            "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm",
+        },
         "glm4": {
             **_FUSED,
             "post_self_attn_layernorm": "post_attention_norm",
@@ -59,7 +72,7 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
 }
 
 _IGNORED = re.compile(
-    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower)\..*"
+    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower|embed_vision|embed_audio)\..*"
     r"|.*\.rotary_emb\.inv_freq"
 )
 """What serves no text: images' encoders, and tables that the config says too."""
@@ -85,6 +98,8 @@ def _known(name: str, layer: Mapping[str, str]) -> str | None:
     module, _, last = name.rpartition(".")
     if module in _ENDS:
         return f"{_ENDS[module]}.{last}"
+    if name.endswith(".layer_scalar"):  # a module's own number, without a "weight"
+        return f"blk.{name.split('.')[1]}.layer_output_scale.weight"
     match = _IN_LAYER.fullmatch(name)
     if match is None:
         return None

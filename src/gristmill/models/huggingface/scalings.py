@@ -16,6 +16,8 @@ def partial(config: Settings, default: float) -> float:
     given = config.section("rope_parameters")
     if given.has("full_attention"):
         given = given.section("full_attention")
+    if given.text("rope_type", "") == "proportional":
+        return 1.0  # the others are rotated by nothing
     return given.number("partial_rotary_factor", config.number("partial_rotary_factor", default))
 
 
@@ -67,6 +69,10 @@ def _scaled(
         return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.number("factor")}, {}
     if kind == "llama3":
         return {}, {"rope_freqs.weight": llama3_factors(scaling, base, rotated)}
+    if kind == "proportional":
+        turning = int(scaling.number("partial_rotary_factor", 1.0) * rotated / 2)
+        still = [1e30] * (rotated // 2 - turning)
+        return {}, {"rope_freqs.weight": [1.0] * turning + still}
     if kind == "yarn":
         own |= {"rope.scaling.type": "yarn", "rope.scaling.factor": scaling.number("factor")}
         for key, name in (

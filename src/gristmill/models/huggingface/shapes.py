@@ -19,9 +19,9 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 }
 _SLIDES = "sliding_attention"
 _PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5}
-_BASES = {"gemma3": 1e6, "ernie4_5": 5e5, "command-r": 5e5}
-_CONTEXTS = {"gemma3": 131_072}
-_WINDOWS = {"gemma3": 4096, "gemma2": 4096, "cohere2": 4096}
+_BASES = {"gemma3": 1e6, "gemma4": 1e6, "ernie4_5": 5e5, "command-r": 5e5}
+_CONTEXTS = {"gemma3": 131_072, "gemma4": 131_072}
+_WINDOWS = {"gemma4": 512, "gemma3": 4096, "gemma2": 4096, "cohere2": 4096}
 _EPS = {"starcoder2": "norm_epsilon", "nemotron": "norm_eps"}
 """Where the config's words or ``transformers``' defaults are not those of most."""
 
@@ -32,6 +32,8 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
     heads = config.integer("num_attention_heads")
     width = config.integer("hidden_size")
     head_dim = config.integer("head_dim", width // heads if heads else 0)
+    if architecture == "gemma4":
+        head_dim = _of_full_layers(config, "global_head_dim", "head_dim", 512)
     rotated = int(head_dim * partial(config, _PARTIAL.get(architecture, 1.0)))
     _check_activation(architecture, family, config)
     own: Own = {
@@ -55,7 +57,8 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
     if architecture in _OWN:
         own |= _OWN[architecture](config)
     base = _BASES.get(architecture, 1e4)
-    made, tables = rope_of(config, rotated, base, family.local_base)
+    local = 1e4 if architecture == "gemma4" else family.local_base
+    made, tables = rope_of(config, rotated, base, local)
     own |= made
     named: dict[str, object] = {f"{architecture}.{key}": value for key, value in own.items()}
     return {"general.architecture": architecture, **named, **tables}
@@ -125,6 +128,47 @@ def _gemma2(config: Settings) -> Own:
     return own
 
 
+def _of_full_layers(config: Settings, top: str, key: str, default: int) -> int:
+    """A number that layers without a window have of their own, in one of two spellings."""
+    if config.has(top):
+        return config.integer(top)
+    each = config.section("per_layer_config")
+    found = [each.section(layer).integer(key, default) for layer in each.values]
+    if any(value != found[0] for value in found):
+        raise UnsupportedError(f"{each.where}: {key!r} differs between layers.")
+    return found[0] if found else default
+
+
+def _gemma4(config: Settings) -> Own:
+    if config.flag("enable_moe_block", False):
+        raise UnsupportedError("config.json: gemma4 models with experts are not served.")
+    if config.text("use_bidirectional_attention", "vision") == "all":
+        raise UnsupportedError("config.json: bidirectional attention to all is not served.")
+    layers, shared = config.integer("num_hidden_layers"), config.integer("num_kv_shared_layers", 0)
+    hidden, size = config.integer("intermediate_size"), config.integer("head_dim", 256)
+    kv_heads = config.integer("num_key_value_heads", 4)
+    wide = config.flag("use_double_wide_mlp", False)
+    pattern = _pattern(config, layers)
+    if pattern is None or isinstance(pattern, int):
+        period = pattern or 6
+        pattern = [i % period != period - 1 for i in range(layers)]
+    full = _of_full_layers(config, "num_global_key_value_heads", "num_key_value_heads", kv_heads)
+    own: Own = {
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": config.integer("hidden_size_per_layer_input", 256),
+        "feed_forward_length": [
+            hidden * (2 if wide and i >= layers - shared else 1) for i in range(layers)
+        ],
+        "attention.head_count_kv": [kv_heads if slides else full for slides in pattern],
+        "attention.key_length_swa": size,
+        "attention.value_length_swa": size,
+        "rope.dimension_count_swa": size,
+    }
+    if config.has("final_logit_softcapping"):
+        own["final_logit_softcapping"] = config.number("final_logit_softcapping")
+    return own
+
+
 def _granite(config: Settings) -> Own:
     return {
         "attention.scale": config.number("attention_multiplier", 1.0),
@@ -164,6 +208,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "gemma": lambda config: {"norm_plus": 1.0},
     "gemma2": _gemma2,
     "gemma3": _gemma2,
+    "gemma4": _gemma4,
     "granite": _granite,
     "minicpm": _minicpm,
     "nemotron": lambda config: {"norm_plus": 1.0},
