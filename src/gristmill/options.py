@@ -53,6 +53,8 @@ class Options:
     max_running: int | None = None
     step_tokens: int | None = None
     """Most tokens computed in one step (the chunked-prefill budget)."""
+    slowdown: float = 2.0
+    """How many times as long prompts may make the others' wait for a token."""
     kv_bytes: int | None = None
     kv_dtype: str = "auto"
     threads: int | None = None

@@ -208,7 +208,9 @@ class Request:
     sampling: SamplingParams = SamplingParams()
     n: int = 1
     client: str = ""
+    """Whose it is: clients share the engine fairly. After a line break: which of its users'."""
     priority: int = 0
+    """The smaller goes first."""
     cache_salt: str = ""
     cache: bool = True
     """Whether cached prefixes are used for it, and its own blocks kept for others."""

@@ -40,6 +40,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         context=_context(given["max_model_len"], given["ctx_size"], given["max_running"]),
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
+        slowdown=given["slowdown"],
         kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,
         threads=given["threads"],

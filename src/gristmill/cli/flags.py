@@ -144,6 +144,16 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Engine",
+        "--max-slowdown",
+        "slowdown",
+        type=click.FloatRange(min=1),
+        default=2.0,
+        show_default=True,
+        metavar="FACTOR",
+        help="How many times as long prompts may make the others' wait for their next token.",
+    ),
+    option(
+        "Engine",
         "--max-waiting",
         type=click.IntRange(min=0),
         default=1024,

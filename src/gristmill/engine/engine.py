@@ -63,7 +63,9 @@ class Engine:
         self._check_idle = check_idle
         self._pools = Pools(parts.memory, plan.kv_blocks)
         self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
-        self._scheduler = Scheduler(self._manager, plan.max_running, plan.step_tokens)
+        self._scheduler = Scheduler(
+            self._manager, plan.max_running, plan.step_tokens, plan.slowdown
+        )
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._masks = Masks()
@@ -311,7 +313,8 @@ class Engine:
         counters.step_tokens.add(plan.tokens)
         self.last_progress = now = monotonic()
         counters.step_seconds.add(now - started)
-        self._scheduler.pace.observe(plan.tokens, now - started)
+        answers = sum(1 for span in plan.spans if span.count == 1)
+        self._scheduler.pace.observe(answers, plan.tokens, now - started)
 
     # ------------------------------------------------------------- sequences
 

@@ -1,8 +1,13 @@
-"""How many tokens a step may have, so that it does not take too long on this machine.
+"""How many tokens a step may have, so that nobody waits too long for the next one.
 
-A big model on few cores needs many seconds for a full chunk of a prompt; everybody else's next
-token, an abort and a new request would wait as long. Beyond a few dozen rows a larger chunk is
-no more efficient, so chunks shrink until a step keeps its time. Chunks never change the text.
+While somebody waits for the next token of an answer, prompts may make a step at most ``slowdown``
+times as long as it would be without them. What a step takes without prompts is measured whenever
+there is one; if prompts never leave a gap, every ``PROBE``-th step is made without them. What a
+prompt's token adds is measured by the steps that have some. Both change with the machine's load,
+the number of answers and the length of the contexts, so both are running means.
+
+Beyond a few dozen rows a larger chunk is no more efficient, so where nobody waits chunks are
+bounded in seconds: an abort and a new request wait as long. Chunks never change the text.
 """
 
 from __future__ import annotations
@@ -10,32 +15,67 @@ from __future__ import annotations
 LEAST = 32
 """A chunk this small still has most of the efficiency of a large one."""
 
+LEAST_BESIDE = 8
+"""The smallest chunk beside answers: a prompt always goes on."""
+
 ANSWERING_SECONDS = 0.25
-"""What a step should take while somebody waits for the next token of an answer."""
+"""What a step should take at most while somebody waits for the next token of an answer."""
 
 ALONE_SECONDS = 1.0
 """What it may take otherwise."""
 
+PROBE = 32
+
+_WEIGHT = 0.25
+"""Of a new measurement in a running mean."""
+
 
 class Pace:
-    """Learns the time per prompt token from the steps that had enough of them."""
+    """Learns what steps cost. ``most`` tokens in any step; ``slowdown`` at least 1."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, slowdown: float = 2.0) -> None:
         self._most = most
+        self._slowdown = slowdown
         self._seconds_per_token = 0.0
+        self._added_per_token = 0.0
+        self._plain: dict[int, float] = {}
+        self._mixed = 0
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A step of ``tokens`` tokens took ``seconds``. Small steps say nothing about chunks."""
-        if tokens < LEAST:
+    def observe(self, answers: int, tokens: int, seconds: float) -> None:
+        """A step of ``tokens`` tokens, ``answers`` of them an answer's next, took ``seconds``."""
+        prompt = tokens - answers
+        if tokens >= LEAST and prompt > answers:
+            # Small steps say nothing about chunks.
+            self._seconds_per_token = _mean(self._seconds_per_token, seconds / tokens)
+        if not answers:
             return
-        rate = seconds / tokens
-        known = self._seconds_per_token
-        self._seconds_per_token = rate if known == 0.0 else known + 0.25 * (rate - known)
+        size = answers.bit_length()
+        if prompt <= 0:
+            known = self._plain.get(size, 0.0)
+            self._plain[size] = _mean(known, seconds, 0.5 if self._mixed >= PROBE else _WEIGHT)
+            self._mixed = 0
+        elif size in self._plain:
+            self._mixed += 1
+            added = max(0.02 * seconds / tokens, (seconds - self._plain[size]) / prompt)
+            self._added_per_token = _mean(self._added_per_token, added)
 
-    def budget(self, answering: int) -> int:
-        """Tokens of the next step, when ``answering`` sequences want one token each."""
-        if self._seconds_per_token == 0.0:
-            return self._most
-        seconds = ANSWERING_SECONDS if answering else ALONE_SECONDS
-        fitting = int(seconds / self._seconds_per_token)
-        return min(self._most, max(fitting, LEAST + answering))
+    def budget(self, answers: int) -> int:
+        """Tokens of the next step, when ``answers`` sequences want one token each."""
+        seconds = ANSWERING_SECONDS if answers else ALONE_SECONDS
+        fitting = self._most
+        if self._seconds_per_token:
+            fitting = int(min(self._most, seconds / self._seconds_per_token))
+        if not answers:
+            return min(self._most, max(fitting, LEAST))
+        plain = self._plain.get(answers.bit_length())
+        if plain is None or self._mixed >= PROBE:
+            return min(self._most, answers)
+        chunk = float(LEAST)
+        if self._added_per_token:
+            chunk = min(self._most, (self._slowdown - 1) * plain / self._added_per_token)
+        chunk = min(chunk, fitting - answers)
+        return min(self._most, answers + max(LEAST_BESIDE, int(chunk)))
+
+
+def _mean(known: float, new: float, weight: float = _WEIGHT) -> float:
+    return new if known == 0.0 else known + weight * (new - known)

@@ -51,6 +51,8 @@ class Plan:
     prefix_cache: bool
     seed: int | None
     step_timeout: float
+    slowdown: float = 2.0
+    """See ``engine.pace``."""
     notes: tuple[str, ...] = ()
     """What the person should know: where an option could not be had as asked."""
 
@@ -110,6 +112,7 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
         prefix_cache=options.prefix_cache,
         seed=options.seed,
         step_timeout=options.step_timeout,
+        slowdown=options.slowdown,
         notes=tuple(notes),
     )
 
@@ -128,6 +131,8 @@ def _check(options: Options) -> None:
             raise UsageError(f"{flag} is {value}; it must be at least {least}.")
         if value is not None and most is not None and value > most:
             raise UsageError(f"{flag} is {value}; it must be at most {most}.")
+    if not options.slowdown >= 1:
+        raise UsageError(f"--max-slowdown is {options.slowdown}; it must be at least 1.")
     if not options.step_timeout > 0:
         raise UsageError(f"--step-timeout is {options.step_timeout}; it must be above 0 seconds.")
 

@@ -4,7 +4,8 @@ The one law: every sequence has ``computed <= len(tokens)``, and a step only clo
 within a budget of tokens. A prompt in chunks, a prefix found in the cache, a sequence that
 lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in five moves:
 
-1. admit: sequences from the line, while there is room (their whole known text gets blocks);
+1. admit: sequences from the line (``line``), while there is room (their whole known text gets
+   blocks); if there is none, somebody may have to yield;
 2. catch up: whose prompt another one has computed meanwhile takes it over, whose prompt
    another one is computing just now waits for it;
 3. share: the budget among the running (``shares``);
@@ -14,17 +15,24 @@ lost its blocks and comes back: all are a gap of some size. ``plan`` decides, in
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import monotonic
 
+from gristmill.engine.line import Line, Shares, owner
 from gristmill.engine.pace import Pace
 from gristmill.engine.sequence import Sequence
 from gristmill.kv.blocks import BlockManager
 
 SCORED_CHUNK = 32
 """Most tokens a step computes of a prompt that wants logits for each of them."""
+
+YIELD_AFTER = 2.0
+"""Seconds that a client waits before another one, who runs several, makes room for it."""
+YIELD_EVERY = 0.5
+"""Seconds between two such."""
 
 
 @dataclass(slots=True)
@@ -82,14 +90,24 @@ def shares(gaps: Seq[int], budget: int) -> list[int]:
 class Scheduler:
     """The line of the waiting and the set of the running. Used by one thread."""
 
-    def __init__(self, manager: BlockManager, max_running: int, step_tokens: int) -> None:
+    def __init__(
+        self,
+        manager: BlockManager,
+        max_running: int,
+        step_tokens: int,
+        slowdown: float = 2.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._manager = manager
         self._max_running = max_running
         self._step_tokens = max(step_tokens, max_running)
-        self.pace = Pace(self._step_tokens)
+        self._clock = clock
+        self.pace = Pace(self._step_tokens, slowdown)
         """Told by the engine how long steps took."""
-        self._line: list[tuple[tuple[int, int, int], Sequence]] = []
+        self._shares = Shares()
+        self.line = Line(self._shares, clock)
         self._blocked_at = -1
+        self._yielded = float("-inf")
         self.running: list[Sequence] = []
         """Oldest first."""
         self.stuck: Sequence | None = None
@@ -103,20 +121,21 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Sequences in the line."""
-        return len(self._line)
+        return len(self.line)
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.running or self._line)
+        return bool(self.running or self.line)
 
     def sequences(self) -> list[Sequence]:
         """Everybody, running or waiting."""
-        return self.running + [sequence for _, sequence in self._line]
+        return [*self.running, *self.line]
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence into the line, at its place by priority and arrival."""
-        heapq.heappush(self._line, (sequence.order, sequence))
+        self._shares.enter(sequence.request.client)
+        self.line.add(sequence)
         self._blocked_at = -1
 
     def remove(self, sequence: Sequence) -> None:
@@ -124,13 +143,13 @@ class Scheduler:
         if sequence.running:
             self._leave(sequence)
         else:
-            self._line = [entry for entry in self._line if entry[1] is not sequence]
-            heapq.heapify(self._line)
+            self.line.remove(sequence)
+        self._shares.leave(sequence.request.client)
         self._blocked_at = -1
 
     def head(self) -> Sequence | None:
         """Who is next in the line."""
-        return self._line[0][1] if self._line else None
+        return self.line.head()
 
     # -------------------------------------------------------------- planning
 
@@ -154,23 +173,54 @@ class Scheduler:
         for span in plan.spans:
             sequence = span.sequence
             sequence.computed = span.computed + span.count
+            self._shares.charge(sequence.request.client, span.count, span.count == 1)
             self._manager.commit(sequence.table, sequence.tokens, sequence.computed)
 
     # --------------------------------------------------------------- details
 
     def _admit(self) -> None:
-        while self._line and len(self.running) < self._max_running:
-            if self._blocked_at == self._manager.releases:
-                return
-            sequence = self._line[0][1]
-            if not self._enter(sequence):
-                self._blocked_at = self._manager.releases
-                self.stuck = None if self.running else sequence
-                return
-            heapq.heappop(self._line)
+        while (sequence := self.line.head()) is not None:
+            full = len(self.running) >= self._max_running
+            blocked = self._blocked_at == self._manager.releases
+            if full or blocked or not self._enter(sequence):
+                if not full:
+                    self._blocked_at = self._manager.releases
+                    self.stuck = None if self.running else sequence
+                if not self._yield_to(sequence):
+                    return
+                continue
+            self.line.let_in(sequence)
             sequence.running = True
             self.running.append(sequence)
             self.running.sort(key=_order)
+
+    def _yield_to(self, sequence: Sequence) -> bool:
+        """Whether somebody running went back into the line for the head of it.
+
+        That is one of a smaller priority; or the youngest of a client that runs several, for a
+        client that runs none and has waited a while. What was computed of it stays in the cache
+        as long as there is room, so coming back is cheap.
+        """
+        if not self.running:
+            return False
+        last = self.running[-1]
+        if last.order[0] > sequence.order[0]:
+            self._preempt(last)
+            return True
+        now = self._clock()
+        if self.line.waited(sequence) < YIELD_AFTER or now < self._yielded + YIELD_EVERY:
+            return False
+        counts = Counter(owner(each.request.client) for each in self.running)
+        client, most = counts.most_common(1)[0]
+        if most < 2 or counts[owner(sequence.request.client)]:
+            return False
+        theirs = (each for each in reversed(self.running) if owner(each.request.client) == client)
+        victim = next(theirs)
+        if victim.order[0] < sequence.order[0]:
+            return False
+        self._yielded = now
+        self._preempt(victim)
+        return True
 
     def _enter(self, sequence: Sequence) -> bool:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
@@ -182,7 +232,7 @@ class Scheduler:
         sequence.computed = hit
         if sequence.cached is None:
             sequence.cached = hit
-            sequence.clock.admitted = monotonic()
+            sequence.clock.admitted = self._clock()
             self.prefix_queries += len(sequence.tokens)
             self.prefix_hits += hit
         return True
@@ -243,7 +293,7 @@ class Scheduler:
         self._leave(sequence)
         sequence.computed = 0
         self.preemptions += 1
-        heapq.heappush(self._line, (sequence.order, sequence))
+        self.line.add(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         sequence.running = False

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gristmill.errors import AuthError
+from gristmill.serve import log
 from gristmill.serve.errors import error_response
 
 OPEN_PATHS = frozenset({"/health"})
@@ -61,7 +62,10 @@ class ApiKey:
                 given = value[7:].strip()
             elif name == b"x-api-key" and not given:
                 given = value.strip()
-        return self._keys.good(given)
+        if not self._keys.good(given):
+            return False
+        log.client.set(f"key {_digest(given).hex()[:16]}")
+        return True
 
 
 def _digest(key: bytes) -> bytes:

@@ -22,6 +22,9 @@ from gristmill.options import Options
 request_id: ContextVar[str] = ContextVar("gristmill.request_id", default="")
 """The id of the HTTP request that is being answered, on the event loop; "" outside of any."""
 
+client: ContextVar[str] = ContextVar("gristmill.client", default="")
+"""Who asks: a digest of the API key, where keys are asked for, else the address."""
+
 MAX_VALUE = 2000
 """Characters of a value in a line; longer ones are cut."""
 

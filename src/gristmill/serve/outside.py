@@ -54,6 +54,8 @@ class Outside:
         self._cut_prefix(scope)
         id_ = fit_id(header(scope, b"x-request-id"))
         log.request_id.set(id_)  # uvicorn runs each request in a task, so in a context, of its own
+        address = scope.get("client")
+        log.client.set(str(address[0]) if address else "")
         seen = _Seen()
 
         async def sending(message: Message) -> None:

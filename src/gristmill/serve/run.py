@@ -103,7 +103,7 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 prompt=prompt.ids,
                 sampling=job.sampling,
                 n=fields.n,
-                client=fields.user[:512],
+                client=_client(fields.user),
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
                 cache=fields.cache_prompt,
@@ -127,6 +127,11 @@ def start(job: Job) -> tuple[Ticket, Group]:
     group = Group(answers, bases, job.state.metrics.of(job.served))
     ticket.at_end = partial(ended, job, group)
     return ticket, group
+
+
+def _client(user: str) -> str:
+    """Who asks, and for which of its users."""
+    return f"{log.client.get()}\n{user[:512]}" if user else log.client.get()
 
 
 async def reply(
