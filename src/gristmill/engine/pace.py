@@ -61,19 +61,17 @@ class Pace:
 
     def budget(self, answers: int) -> int:
         """Tokens of the next step, when ``answers`` sequences want one token each."""
-        seconds = ANSWERING_SECONDS if answers else ALONE_SECONDS
-        fitting = self._most
-        if self._seconds_per_token:
-            fitting = int(min(self._most, seconds / self._seconds_per_token))
         if not answers:
-            return min(self._most, max(fitting, LEAST))
+            if not self._seconds_per_token:
+                return self._most
+            return min(self._most, max(LEAST, int(ALONE_SECONDS / self._seconds_per_token)))
         plain = self._plain.get(answers.bit_length())
         if plain is None or self._mixed >= PROBE:
             return min(self._most, answers)
         chunk = float(LEAST)
         if self._added_per_token:
-            chunk = min(self._most, (self._slowdown - 1) * plain / self._added_per_token)
-        chunk = min(chunk, fitting - answers)
+            seconds = min((self._slowdown - 1) * plain, ANSWERING_SECONDS - plain)
+            chunk = min(self._most, seconds / self._added_per_token)
         return min(self._most, answers + max(LEAST_BESIDE, int(chunk)))
 
 
