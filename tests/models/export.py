@@ -45,7 +45,11 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A float64 model whose weights are float32 numbers large enough to matter everywhere."""
     torch.manual_seed(seed)
     with torch.random.fork_rng():
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        sees = hasattr(config, "vision_config")
+        kind = (
+            transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+        )
+        model = kind.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     gemma = config.model_type.startswith("gemma")
     with torch.no_grad():

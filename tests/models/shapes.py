@@ -6,6 +6,8 @@ Needs ``transformers``; the tests that need none read what
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -44,6 +46,7 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -119,12 +122,40 @@ CONFIGS: dict[str, PretrainedConfig] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     ),
+    "minicpm": transformers.GraniteConfig(  # whose arithmetic it is: see DISGUISED
+        **NARROW,
+        embedding_multiplier=12.0,
+        residual_multiplier=1.4 / 2**0.5,
+        attention_multiplier=8**-0.5,
+        logits_scaling=32 / 8,
+    ),
+    "phi2": transformers.PhiConfig(**NARROW | {"num_key_value_heads": 4, "intermediate_size": 128}),
     "phi3": transformers.Phi3Config(
         **NARROW | {"num_key_value_heads": 4},
         rope_parameters=LONGROPE,
         original_max_position_embeddings=64,
     ),
     "phi3-window": transformers.Phi3Config(**NARROW, sliding_window=9),
+    "gemma3": transformers.Gemma3TextConfig(
+        **COMMON | {"num_hidden_layers": 7}, sliding_window=9, query_pre_attn_scalar=8
+    ),
+    "qwen2": transformers.Qwen2Config(**NARROW),
+    "qwen2_vl": transformers.Qwen2VLConfig(
+        text_config=NARROW | {"rope_parameters": SECTIONS},
+        vision_config={"depth": 1, "embed_dim": 8, "hidden_size": 32, "num_heads": 2},
+    ),
+    "qwen3_vl": transformers.Qwen3VLConfig(
+        text_config=COMMON | {"rope_parameters": SECTIONS},
+        vision_config={
+            "depth": 1,
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_heads": 2,
+            "out_hidden_size": 24,
+            "num_position_embeddings": 4,
+            "deepstack_visual_indexes": [],
+        },
+    ),
     "qwen3": transformers.Qwen3Config(**COMMON, tie_word_embeddings=True),
     "seed_oss": transformers.SeedOssConfig(**COMMON),
     "smollm3": transformers.SmolLM3Config(**NARROW | FOUR),
@@ -137,9 +168,38 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "starcoder2-window": transformers.Starcoder2Config(**NARROW, sliding_window=9),
 }
 
+
+def auto(config: PretrainedConfig) -> Any:
+    """The class that makes a model of it, as a whole: with its eyes, if it has any."""
+    if hasattr(config, "vision_config"):
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
+
+
 ONLY_FOLDERS = {
     "mistral-window": "llama.cpp's converter leaves the window out",
     "starcoder2-window": "llama.cpp's converter leaves the window out",
     "stablelm-qk": "llama.cpp's converter loses the norms of heads",
 }
 """Models whose GGUF file, if there is one, is not the same model."""
+
+DISGUISED: dict[str, dict[str, Any]] = {
+    "minicpm": {
+        "model_type": "minicpm",
+        "architectures": ["MiniCPMForCausalLM"],
+        "scale_emb": 12,
+        "scale_depth": 1.4,
+        "dim_model_base": 8,
+    }
+}
+"""What config.json says of models that ``transformers`` has no code for, once another's code
+that does the same has made them."""
+
+
+def disguise(name: str, folder: Path) -> None:
+    """Write the config.json that a model of this family would have."""
+    if name in DISGUISED:
+        path = folder / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kept = {k: v for k, v in config.items() if not k.endswith(("_multiplier", "_scaling"))}
+        path.write_text(json.dumps(kept | DISGUISED[name]), encoding="utf-8")

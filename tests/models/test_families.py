@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from .export import random_model  # noqa: E402
-from .shapes import COMMON, CONFIGS  # noqa: E402
+from .shapes import COMMON, CONFIGS, auto, disguise  # noqa: E402
 
 TOKENS = 60
 
@@ -41,12 +41,13 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Each family, saved and run by transformers once."""
     path: Path = tmp_path_factory.mktemp("model")
     random_model(deepcopy(CONFIGS[request.param])).float().save_pretrained(path)
-    oracle = transformers.AutoModelForCausalLM.from_pretrained(
+    oracle = auto(CONFIGS[request.param]).from_pretrained(
         path, dtype=torch.float64, attn_implementation="eager"
     )
     ids = np.random.default_rng(3).integers(0, COMMON["vocab_size"], (2, TOKENS))
     with torch.no_grad():
         logits = oracle(torch.from_numpy(ids)).logits.numpy()
+    disguise(request.param, path)
     checkpoint = understand(open_model(path))
     return Case(checkpoint, build(checkpoint, context=TOKENS), ids, logits)
 

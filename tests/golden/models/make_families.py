@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from gristmill.files import open_model
 from gristmill.quant import decode
 from tests.models.recipes import FOLDER, cooked, values
-from tests.models.shapes import COMMON, CONFIGS, ONLY_FOLDERS
+from tests.models.shapes import COMMON, CONFIGS, ONLY_FOLDERS, auto, disguise
 
 TOKENS = 45
 ROWS = [0, 1, 8, 9, 17, 31, 32, 44]
@@ -36,7 +35,7 @@ def made(config: Any, folder: Path) -> list[list[Any]]:
     """Save a model of made weights; the name, shape, spread and centre of each tensor."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(deepcopy(config))
+        model = auto(config).from_config(deepcopy(config))
     plus = config.model_type.startswith("gemma") and not config.model_type.startswith("gemma4")
     recipes: list[list[Any]] = []
     with torch.no_grad():
@@ -53,7 +52,7 @@ def made(config: Any, folder: Path) -> list[list[Any]]:
                 recipes.append([name, list(buffer.shape), 0.2, 1.0])
                 buffer.copy_(torch.from_numpy(values(name, tuple(buffer.shape), 0.2, 1.0)))
     model.float().save_pretrained(folder)
-    return recipes
+    return [recipe for recipe in recipes if "visual." not in recipe[0]]
 
 
 def convert(llama_cpp: Path, folder: Path, out: Path) -> bool:
@@ -112,6 +111,7 @@ def converted(llama_cpp: Path, folder: Path, source: dict[str, np.ndarray]) -> A
         if key == "general.architecture" or key.startswith(f"{arch}.")
     }
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    written = written.get("text_config", written)
     heads = {written["num_attention_heads"], written.get("num_key_value_heads") or 1}
     tensors = {n: recipe(decode(t), source, heads) for n, t in checkpoint.tensors.items()}
     return {"metadata": metadata, "tensors": tensors}
@@ -125,13 +125,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             recipes = made(config, folder)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
+            model = auto(config).from_pretrained(
                 folder, dtype=torch.float64, attn_implementation="eager"
             )
             ids = np.random.default_rng(5).integers(3, COMMON["vocab_size"], TOKENS)
             with torch.no_grad():
                 logits = model(torch.from_numpy(ids)[None]).logits[0, ROWS].numpy()
             source = {n: values(n, tuple(shape), a, b) for n, shape, a, b in recipes}
+            disguise(name, folder)
             own = json.loads((folder / "config.json").read_text())
             gguf = None
             if name not in ONLY_FOLDERS:

@@ -12,6 +12,7 @@ _ENDS = {
     "embed_tokens": "token_embd",
     "norm": "output_norm",
     "lm_head": "output",
+    "final_layernorm": "output_norm",
     "embed_tokens_per_layer": "per_layer_token_embd",
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm",
@@ -60,6 +61,11 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
             "self_attn.key_layernorm": "attn_k_norm",
         },
         "olmo2": _AROUND,
+        "phi2": {
+            "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+        },
         "phi3": _FUSED,
         "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
         "stablelm": {

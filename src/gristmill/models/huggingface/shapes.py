@@ -18,7 +18,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "relu2": ("relu2",),
 }
 _SLIDES = "sliding_attention"
-_PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5}
+_PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5, "phi2": 0.5}
 _BASES = {"gemma3": 1e6, "gemma4": 1e6, "ernie4_5": 5e5, "command-r": 5e5}
 _CONTEXTS = {"gemma3": 131_072, "gemma4": 131_072}
 _WINDOWS = {"gemma4": 512, "gemma3": 4096, "gemma2": 4096, "cohere2": 4096}
