@@ -27,7 +27,7 @@ KNOWN: dict[str, str] = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3 (text)",
     "gemma4": "Gemma 4 E2B, E4B, 31B (text)",
-    "glm4": "GLM-4 0414",
+    "glm4": "GLM-4 0414, GLM-4.1V (text)",
     "granite": "Granite 3, Granite 4 without Mamba",
     "hunyuan-dense": "Hunyuan 0.5B to 7B",
     "llama": "Llama 1 to 3.3, Mistral 7B, Ministral 8B, SmolLM2, MiniCPM 5, Falcon 3, Yi, "

@@ -46,7 +46,7 @@ class Golden:
 
 def _checkpoint(kind: Any, metadata: dict[str, Any], tensors: dict[str, F32]) -> Checkpoint:
     raw = {
-        name: RawTensor(name, "f32", data.shape, memoryview(np.ascontiguousarray(data)).cast("B"))
+        name: RawTensor(name, "f32", data.shape, memoryview(data.tobytes()))
         for name, data in tensors.items()
     }
     return Checkpoint(FOLDER / "tiny", kind, metadata, raw, lambda: None, lambda tensor: None)
@@ -60,6 +60,8 @@ def cooked(recipe: list[Any], source: dict[str, F32]) -> F32:
     data = np.concatenate([source[name] for name in recipe[3]])
     if how == "plus":
         data = data + np.float32(argument)
+    elif how == "rows":
+        data = data[argument]
     elif how == "pairs":
         halves = data.reshape(argument, 2, data.shape[0] // argument // 2, -1)
         data = halves.swapaxes(1, 2)

@@ -91,6 +91,19 @@ CONFIGS: dict[str, PretrainedConfig] = {
     ),
     "glm": transformers.GlmConfig(**WIDE, rms_norm_eps=1e-5),
     "glm4": transformers.Glm4Config(**COMMON),
+    "glm4v": transformers.Glm4vConfig(
+        text_config=WIDE
+        | {
+            "rope_parameters": SECTIONS | {"mrope_section": [1, 0, 1], "partial_rotary_factor": 0.5}
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+        },
+    ),
     "granite": transformers.GraniteConfig(
         **NARROW,
         embedding_multiplier=3.0,

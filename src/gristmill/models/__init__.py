@@ -52,6 +52,11 @@ def build(checkpoint: Checkpoint, context: int | None = None) -> Model:
     name = checkpoint.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise FormatError("The file's metadata has no text 'general.architecture'.")
+    if name == "clip":
+        raise UnsupportedError(
+            "This file holds only the part of a model that sees or hears ('clip'); the part that "
+            "reads and writes text is a file of its own."
+        )
     make = ARCHITECTURES.get(name)
     if make is None:
         raise UnsupportedError(

@@ -107,7 +107,10 @@ def read_config(
     layers = _layers(checkpoint, meta)
     window = read_window(meta, family, layers, model_context)
     local = local_layers(meta, family, layers) if window else ()
-    rope = resolve_rope(checkpoint, meta, rotated, family.style, context or model_context)
+    style = family.style
+    if style == "pairs" and meta.array("rope.dimension_sections"):
+        style = "half"  # the converter deals pairs into halves for rotations by three positions
+    rope = resolve_rope(checkpoint, meta, rotated, style, context or model_context)
     eps = "layer_norm_rms_epsilon" if family.norm == "rms" else "layer_norm_epsilon"
     return Config(
         architecture=meta.architecture,

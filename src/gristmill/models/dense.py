@@ -22,7 +22,7 @@ class Dense:
         for layer in range(self.config.layers):
             layers.want_attention(wants, self.config, layer)
             layers.want_feed_forward(wants, self.config, layer)
-        self._wanted = wants.finish(meta.architecture)
+        self._wanted = wants.finish(meta.architecture, self.config.layers)
 
     def wanted(self) -> list[Wanted]:
         """The weights to pack, by their place in the file."""

@@ -38,9 +38,17 @@ class Gemma4:
         """For each layer, the one whose keys and values it attends to."""
         self.extra: int = meta.integer("embedding_length_per_layer_input", 0, 1 << 16, 0)
         wants = Wants(checkpoint.tensors)
+        if not wants.has("rope_freqs.weight"):
+            raise FormatError("The file has no tensor 'rope_freqs.weight', which the model needs.")
         layers.want_ends(wants, self.config)
         if self.extra:
             self._want_tables(wants)
+        self._scaled: bool = wants.has("blk.0.layer_output_scale.weight")
+        self._valued: dict[bool, bool] = {
+            config.sliding(i): wants.has(f"blk.{i}.attn_v.weight")
+            for i, config in reversed(list(enumerate(self.layers)))
+        }
+        """By kind of layer, whether values have a matrix of their own or are the keys."""
         self.scales: list[float] = [self._want_layer(wants, i) for i in range(self.config.layers)]
         """By what the result of each layer is multiplied."""
         self._wanted = wants.finish(meta.architecture)
@@ -65,7 +73,8 @@ class Gemma4:
 
     def _want_layer(self, wants: Wants, layer: int) -> float:
         config, at = self.layers[layer], f"blk.{layer}."
-        _want_attention(wants, config, layer, self.stored[layer] == layer)
+        own = "kv" if self._valued[config.sliding(layer)] else "k"
+        _want_attention(wants, config, layer, own if self.stored[layer] == layer else "")
         layers.want_feed_forward(wants, config, layer)
         if self.extra:
             gate, back = f"{at}inp_gate.weight", f"{at}proj.weight"
@@ -73,7 +82,7 @@ class Gemma4:
             wants.matrix(back, self.extra, (back, config.width))
             layers.want_norm(wants, config, f"{at}post_norm")
         scale = f"{at}layer_output_scale.weight"
-        return wants.number(scale) if wants.has(scale) else 1.0
+        return wants.number(scale) if self._scaled else 1.0
 
     def forward(self, ops: Ops, weights: layers.Weights) -> X:
         """Logits of the rows that want them."""
@@ -97,19 +106,17 @@ class Gemma4:
         return ops.split(ops.scale(y, 2**-0.5), *[self.extra] * config.layers)
 
 
-def _want_attention(wants: Wants, config: Config, layer: int, stores: bool) -> None:
-    """Like ``layers.want_attention``, but q alone where no keys are stored, and v may be k."""
+def _want_attention(wants: Wants, config: Config, layer: int, own: str) -> None:
+    """Like ``layers.want_attention``, but with those of k and v that are ``own``."""
     at, kept = f"blk.{layer}.", config.kv_heads * config.head_dim
     q = (f"{at}attn_q.weight", config.heads * config.head_dim)
-    own = [(f"{at}attn_{n}.weight", kept) for n in "kv" if wants.has(f"{at}attn_{n}.weight")]
     layers.want_norm(wants, config, f"{at}attn_norm")
     wants.vector(f"{at}attn_q_norm.weight", (f"{at}attn_q_norm.weight", config.head_dim))
-    if stores:
-        own = own or [(f"{at}attn_k.weight", kept)]  # which is not there: the error says so
-        wants.matrix(f"{at}attn_qkv.weight", config.width, q, *own)
+    parts = [(f"{at}attn_{name}.weight", kept) for name in own]
+    wants.matrix(f"{at}attn_qkv.weight", config.width, q, *parts)
+    if own:
         wants.vector(f"{at}attn_k_norm.weight", (f"{at}attn_k_norm.weight", config.head_dim))
     else:  # folders may have keys that the layer was trained without
-        wants.matrix(f"{at}attn_qkv.weight", config.width, q)
         wants.ignore(*(f"{at}attn_{n}.weight" for n in ("k", "v", "k_norm")))
     wants.matrix(f"{at}attn_output.weight", q[1], (f"{at}attn_output.weight", config.width))
     layers.want_norm(wants, config, f"{at}post_attention_norm")

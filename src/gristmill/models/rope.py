@@ -41,7 +41,7 @@ def resolve_rope(
     """
     base = meta.number("rope.freq_base", 1.0, 1e15, 10000.0)
     # Phi-3's converter writes LongRoPE's tables, but no name of it.
-    tables = "rope_factors_long.weight" in checkpoint.tensors
+    tables = any(name in checkpoint.tensors for name in ROPE_TENSORS[1:])
     kind = meta.text("rope.scaling.type", "longrope" if tables else "linear")
     if kind not in SCALINGS:
         raise UnsupportedError(
@@ -133,9 +133,11 @@ def _longrope(
     """
     original = _original_context(meta)
     name = "rope_factors_long.weight" if context > original else "rope_factors_short.weight"
-    factors = _factors(checkpoint, name, 2 * len(frequencies))
-    if factors is None:
-        raise FormatError(f"The file scales RoPE by 'longrope', but has no tensor {name!r}.")
+    both = {n: _factors(checkpoint, n, 2 * len(frequencies)) for n in ROPE_TENSORS[1:]}
+    for each, found in both.items():
+        if found is None:
+            raise FormatError(f"The file scales RoPE by 'longrope', but has no tensor {each!r}.")
+    factors = both[name] or ()
     growth = meta.integer("context_length", 1, (1 << 31) - 1) / original
     usual = 1.0
     if growth > 1 and original > 1:

@@ -81,8 +81,13 @@ class Wants:
                 f"The file has no tensor {missing!r}, though it has others of the same bias."
             )
 
-    def finish(self, architecture: str) -> list[Wanted]:
-        """The list, if the file holds no tensor that the model would leave unused."""
+    def finish(self, architecture: str, layers: int = 0) -> list[Wanted]:
+        """The list, if the file holds no tensor that the model would leave unused.
+
+        ``layers``: all so many layers are alike, so what one has (a bias, a norm), all must have.
+        """
+        if layers:
+            self._check_alike(layers)
         for name in self._tensors:
             if (
                 name not in self._used
@@ -94,6 +99,19 @@ class Wants:
                     "here does not use: its answers would be wrong."
                 )
         return self._list
+
+    def _check_alike(self, layers: int) -> None:
+        found: dict[str, str] = {}
+        for name in sorted(self._used):
+            start, _, rest = name.partition(".")
+            if start == "blk" and name in self._tensors:
+                found[rest.partition(".")[2]] = name
+        for rest, one in found.items():
+            for layer in range(layers):
+                if f"blk.{layer}.{rest}" not in self._used:
+                    raise FormatError(
+                        f"The file has no tensor 'blk.{layer}.{rest}', though it has {one!r}."
+                    )
 
     def _claim(self, tensor: str, shape: tuple[int, ...]) -> None:
         found = self._tensors.get(tensor)

@@ -36,6 +36,8 @@ MODEL_TYPES: Mapping[str, str] = {
     "gemma4_text": "gemma4",
     "glm": "chatglm",
     "glm4": "glm4",
+    "glm4v": "glm4",
+    "glm4v_text": "glm4",
     "granite": "granite",
     "hunyuan_v1_dense": "hunyuan-dense",
     "llama": "llama",
