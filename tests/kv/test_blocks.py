@@ -44,6 +44,12 @@ class Counted:
         self.have[group] = max(self.have[group], min(more, self.limits[group]))
         return self.have[group]
 
+    def cut(self, group: int, blocks: int) -> None:
+        self.have[group] = blocks
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        assert 0 <= source < self.have[group] > target >= 0 and source != target
+
 
 def tokens_of(*runs: tuple[int, int]) -> array[int]:
     """Runs of (value, length)."""
@@ -319,6 +325,8 @@ class Lives(RuleBasedStateMachine):
         table = self.manager.open()
         life = Life(tokens, table, self.manager.match(table, tokens))
         assert life.computed % 32 == 0
+        if self.manager.reserve(table, len(tokens)):
+            life.computed += self.manager.copy_tail(table, tokens, life.computed)
         assert life.computed < len(tokens)
         self.all.append(life)
         return life
@@ -339,8 +347,17 @@ class Lives(RuleBasedStateMachine):
         self.manager.release(life.table)
         life.computed = self.manager.match(life.table, life.tokens)
 
+    @rule(life=lives)
+    def tell(self, life: Life) -> None:
+        self.manager.note_tail(life.table, life.tokens, life.computed)
+
+    @rule(keep=st.integers(0, 10))
+    def give_back(self, keep: int) -> None:
+        self.manager.shrink([keep] * self.groups)
+
     @rule(life=consumes(lives))
     def leave(self, life: Life) -> None:
+        self.manager.note_tail(life.table, life.tokens, life.computed)
         self.manager.release(life.table)
         self.all.remove(life)
 

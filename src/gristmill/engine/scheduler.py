@@ -175,6 +175,8 @@ class Scheduler:
             sequence.computed = span.computed + span.count
             self._shares.charge(sequence.request.client, span.count, span.count == 1)
             self._manager.commit(sequence.table, sequence.tokens, sequence.computed)
+            if span.choose and sequence.generated == 0:  # the request's other answers begin here
+                self._manager.note_tail(sequence.table, sequence.tokens, sequence.computed)
 
     # --------------------------------------------------------------- details
 
@@ -229,6 +231,9 @@ class Scheduler:
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False
+        if sequence.scored is None:
+            hit += manager.copy_tail(table, sequence.tokens, hit)
+        manager.mark(table, sequence.prompt_tokens)
         sequence.computed = hit
         if sequence.cached is None:
             sequence.cached = hit
@@ -298,6 +303,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         sequence.running = False
         self.running.remove(sequence)
+        self._manager.note_tail(sequence.table, sequence.tokens, sequence.computed)
         self._manager.release(sequence.table)
 
 

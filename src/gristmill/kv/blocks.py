@@ -10,34 +10,45 @@ Entry ``i`` of a table is the block of tokens ``[32·i, 32·(i+1))``::
                 let go        `----------- still seen -----------'
     shared        yes             yes              yes          never: being written
 
-A block is in one of three states:
+A block is in one of three states (``groups``):
 
 - *used*: ``refs > 0`` tables name it;
-- *cached*: nobody names it, but the hash map still finds its content; the least recently
-  used is taken first when memory is short, so eviction costs nothing before it is needed;
+- *cached*: nobody names it, but its content can still be found; the least recently used is
+  taken first when memory is short, so eviction costs nothing before it is needed. Sequences
+  give their last blocks back first, so what others build on outlives what is built on it;
 - *fresh*: nobody names it and it holds nothing worth finding.
 
 Content is found by a chain of keyed hashes: a full block's digest covers its parent's digest
-and its own token ids, so equal digests mean equal tokens from the first one on. Only full
-blocks are ever shared, hence a block that is being written has one owner.
+and its own token ids, so equal digests mean equal tokens from the first one on. The hash is
+BLAKE2b with 128 bits and a key of this process; the tokens themselves are compared on every hit,
+so only two salts could be confused, with odds of 2^-128. Only full blocks are ever shared, hence
+a block that is being written has one owner. Where a prompt leaves what is known in the middle of
+a block, ``copy_tail`` copies that block and the prompt goes on behind the tokens that agree.
+
+A window group lets blocks go as a sequence advances. Those at its ``marks`` (where its prompt
+ends, where others' prompts went another way) are kept like a finished sequence's: a later turn
+finds its window there. The others are the first to be evicted.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
 from gristmill.backends.ops import BLOCK_TOKENS
 from gristmill.errors import EngineError, UnsupportedError
+from gristmill.kv.groups import Content, Group
 from gristmill.types import Paged, StateSpec, Window
 
 LET_GO = -1
 """Table entry of a block that fell out of a window."""
+LEAST_TAIL = 4
+"""Fewest tokens that a block is copied for."""
 
 
 def blocks_for(tokens: int) -> int:
@@ -58,6 +69,14 @@ class Grower(Protocol):
 
     def grow(self, group: int, blocks: int) -> int:
         """Try to have at least ``blocks``; the number there are afterwards. Never raises."""
+        ...
+
+    def cut(self, group: int, blocks: int) -> None:
+        """Give all but the first ``blocks`` back."""
+        ...
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Copy one block's bytes onto another."""
         ...
 
 
@@ -81,6 +100,8 @@ class BlockTable:
     room: int = 0
     due: int = 0
     shared: bool = True
+    marks: list[int] = field(default_factory=list[int])
+    """Numbers of blocks after which a window is worth keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,84 +112,6 @@ class GroupUse:
     cached: int
     present: int
     limit: int
-
-
-class _Group:
-    """The blocks of one state group."""
-
-    __slots__ = ("by_digest", "cached", "digests", "fresh", "refs", "window")
-
-    def __init__(self, window: int | None) -> None:
-        self.window = window
-        self.refs: list[int] = []
-        self.digests: list[bytes | None] = []
-        self.fresh: list[int] = []
-        self.cached: OrderedDict[int, None] = OrderedDict()
-        self.by_digest: dict[bytes, int] = {}
-
-    def add(self, blocks: int) -> None:
-        """Take over newly grown blocks, the lowest numbers to be used first."""
-        first = len(self.refs)
-        self.refs.extend([0] * (blocks - first))
-        self.digests.extend([None] * (blocks - first))
-        self.fresh[:0] = range(blocks - 1, first - 1, -1)
-
-    def free(self) -> int:
-        return len(self.fresh) + len(self.cached)
-
-    def take(self) -> int:
-        """A block to write on; the caller has made sure that there is one."""
-        if self.fresh:
-            block = self.fresh.pop()
-        else:
-            block, _ = self.cached.popitem(last=False)
-            digest = self.digests[block]
-            if digest is None:
-                raise EngineError(f"Cached block {block} has no digest.")
-            del self.by_digest[digest]
-            self.digests[block] = None
-        self.refs[block] = 1
-        return block
-
-    def share(self, block: int) -> None:
-        """One more table names a block whose content it knows."""
-        if self.refs[block] == 0:
-            del self.cached[block]
-        self.refs[block] += 1
-
-    def drop(self, block: int) -> None:
-        """One table less names the block."""
-        refs = self.refs[block] - 1
-        if refs < 0:
-            raise EngineError(f"Block {block} was freed twice.")
-        self.refs[block] = refs
-        if refs == 0:
-            if self.digests[block] is None:
-                self.fresh.append(block)
-            else:
-                self.cached[block] = None
-
-    def publish(self, block: int, digest: bytes) -> None:
-        """Let others find a full block, unless an equal one is found already."""
-        if digest not in self.by_digest:
-            self.by_digest[digest] = block
-            self.digests[block] = digest
-
-    def evict(self, digest: bytes) -> bool:
-        """Drop cached content that nobody uses; whether there was any."""
-        block = self.by_digest.get(digest)
-        if block is None or self.refs[block]:
-            return False
-        del self.by_digest[digest], self.cached[block]
-        self.digests[block] = None
-        self.fresh.append(block)
-        return True
-
-    def first_needed(self, tokens: int) -> int:
-        """First table entry that the token at position ``tokens`` still looks at."""
-        if self.window is None:
-            return 0
-        return max(0, tokens - self.window + 1) // BLOCK_TOKENS
 
 
 class BlockManager:
@@ -186,7 +129,7 @@ class BlockManager:
         prefix_cache: bool = True,
         key: bytes | None = None,
     ) -> None:
-        self._groups = tuple(_Group(_window(spec)) for spec in states)
+        self._groups = tuple(Group(_window(spec)) for spec in states)
         self._pools = pools
         self._prefix_cache = prefix_cache
         self._key = os.urandom(16) if key is None else key
@@ -220,7 +163,8 @@ class BlockManager:
         """
         if not table.shared:
             return 0
-        hit = self._longest_hit(table, tokens, (len(tokens) - 1) // BLOCK_TOKENS)
+        hit, known = self._longest_hit(table, tokens, (len(tokens) - 1) // BLOCK_TOKENS)
+        table.marks = [known] if known > hit else []
         if hit == 0:
             return 0
         length = hit * BLOCK_TOKENS
@@ -254,7 +198,26 @@ class BlockManager:
         if digest is None or not any(digest in group.by_digest for group in self._groups):
             return False
         most = (len(tokens) - 1) // BLOCK_TOKENS
-        return self._longest_hit(table, tokens, most) * BLOCK_TOKENS > computed
+        return self._longest_hit(table, tokens, most)[0] * BLOCK_TOKENS > computed
+
+    def copy_tail(self, table: BlockTable, tokens: array[int], computed: int) -> int:
+        """Fill the block after a match from one that begins like it; how many tokens that gives.
+
+        ``computed`` tokens are matched (whole blocks), and there is room for the next block. At
+        least one token is left to compute.
+        """
+        entry = computed // BLOCK_TOKENS
+        wanted = tokens[computed : min(computed + BLOCK_TOKENS, len(tokens) - 1)]
+        if not table.shared or len(wanted) < LEAST_TAIL:
+            return 0
+        parent = self._parent(table, tokens, entry)
+        found = [group.tail(parent, wanted.tobytes()) for group in self._groups]
+        count = min(common for _, common in found)
+        if count < LEAST_TAIL:
+            return 0
+        for index, (block, _) in enumerate(found):
+            self._pools.copy(index, block, table.rows[index][entry])
+        return count
 
     def reserve(self, table: BlockTable, tokens: int, near: int | None = None) -> bool:
         """Make room for the first ``tokens`` tokens; False, with nothing changed, if full.
@@ -286,10 +249,10 @@ class BlockManager:
         full = computed // BLOCK_TOKENS
         if table.shared:
             for entry in range(table.registered, full):
-                digest = self._digest(table, tokens, entry)
+                content = self._content(table, tokens, entry, (entry + 1) * BLOCK_TOKENS)
                 for group, row in zip(self._groups, table.rows, strict=True):
                     if row[entry] != LET_GO:
-                        group.publish(row[entry], digest)
+                        group.publish(row[entry], content)
             table.registered = max(table.registered, full)
         table.due = (full + 1) * BLOCK_TOKENS
         for index, group in enumerate(self._groups):
@@ -297,6 +260,21 @@ class BlockManager:
                 self._let_go(table, index, group.first_needed(computed))
                 leaves = (table.starts[index] + 1) * BLOCK_TOKENS + group.window - 1
                 table.due = min(table.due, leaves)
+
+    def note_tail(self, table: BlockTable, tokens: array[int], computed: int) -> None:
+        """Let others copy the block that the first ``computed`` tokens end in, as far as it is
+        filled; they do not change any more."""
+        entry, count = divmod(computed, BLOCK_TOKENS)
+        if not table.shared or count < LEAST_TAIL or computed > table.room:
+            return
+        content = self._content(table, tokens, entry, computed)
+        for group, row in zip(self._groups, table.rows, strict=True):
+            if not group.known(content):
+                group.publish(row[entry], content)
+
+    def mark(self, table: BlockTable, tokens: int) -> None:
+        """Others' prompts are likely to go another way from about here: their windows are kept."""
+        table.marks.append(tokens // BLOCK_TOKENS)
 
     def release(self, table: BlockTable) -> None:
         """Take back every block of the table, the last first, so that leaves are evicted first."""
@@ -322,7 +300,7 @@ class BlockManager:
         for index, group in enumerate(self._groups):
             start = table.starts[index]
             for entry in range(start - 1, max(-1, start - 1 - most), -1):
-                block = group.by_digest.get(self._digest(table, tokens, entry))
+                block = group.find(*self._key_of(table, tokens, entry))
                 if block is None:
                     break
                 group.share(block)
@@ -357,6 +335,10 @@ class BlockManager:
         for entry in range(len(tokens) // BLOCK_TOKENS - 1, -1, -1):
             digest = self._digest(table, tokens, entry)
             dropped += any([group.evict(digest) for group in self._groups])
+            for group in self._groups:
+                group.evict_tails(digest)
+        for group in self._groups:
+            group.evict_tails(table.root)
         self.releases += 1
         return dropped * BLOCK_TOKENS
 
@@ -377,13 +359,15 @@ class BlockManager:
     def clear_cache(self) -> None:
         """Forget all cached content."""
         for group in self._groups:
-            for block in group.cached:
-                group.digests[block] = None
-            group.fresh.extend(group.cached)
-            group.cached.clear()
-            group.by_digest = {
-                digest: block for digest, block in group.by_digest.items() if group.refs[block]
-            }
+            group.clear()
+
+    def shrink(self, blocks: Sequence[int]) -> bool:
+        """Give memory back, down to so many blocks of each group as far as nobody uses those
+        above; the least recent cached content is lost if need be. Whether there was any."""
+        before = sum(map(self._pools.blocks, range(len(self._groups))))
+        for index, group in enumerate(self._groups):
+            self._pools.cut(index, group.shrink(blocks[index], partial(self._pools.copy, index)))
+        return sum(map(self._pools.blocks, range(len(self._groups)))) < before
 
     def check(self) -> None:
         """Raise EngineError unless every count and every map agrees with the live tables."""
@@ -401,22 +385,38 @@ class BlockManager:
             digests.append(blake2b(content, digest_size=16, key=self._key).digest())
         return digests[entry]
 
-    def _longest_hit(self, table: BlockTable, tokens: array[int], most: int) -> int:
+    def _key_of(self, table: BlockTable, tokens: array[int], entry: int) -> tuple[bytes, bytes]:
+        start = entry * BLOCK_TOKENS
+        return self._digest(table, tokens, entry), tokens[start : start + BLOCK_TOKENS].tobytes()
+
+    def _parent(self, table: BlockTable, tokens: array[int], entry: int) -> bytes:
+        return self._digest(table, tokens, entry - 1) if entry else table.root
+
+    def _content(self, table: BlockTable, tokens: array[int], entry: int, end: int) -> Content:
+        """What the block of table entry ``entry`` holds, filled with the tokens up to ``end``."""
+        start = entry * BLOCK_TOKENS
+        full = end - start == BLOCK_TOKENS
+        digest = self._digest(table, tokens, entry) if full else None
+        return Content(self._parent(table, tokens, entry), tokens[start:end].tobytes(), digest)
+
+    def _longest_hit(self, table: BlockTable, tokens: array[int], most: int) -> tuple[int, int]:
+        """The longest prefix that can be taken over, and the longest whose keys and values are
+        known where every token is looked at: in blocks. They differ if windows are gone."""
         best = 0
         runs = [0] * len(self._groups)
         for entry in range(most):
-            digest = self._digest(table, tokens, entry)
+            key = self._key_of(table, tokens, entry)
             whole = True
             for index, group in enumerate(self._groups):
-                found = digest in group.by_digest
+                found = group.find(*key) is not None
                 if not found and group.window is None:
-                    return best
+                    return best, entry
                 runs[index] = runs[index] + 1 if found else 0
                 needed = entry + 1 - group.first_needed((entry + 1) * BLOCK_TOKENS)
                 whole = whole and runs[index] >= needed
             if whole:
                 best = entry + 1
-        return best
+        return best, most if any(group.window is None for group in self._groups) else best
 
     def _ensure(self, index: int, blocks: int) -> bool:
         """Have ``blocks`` blocks to take. Up to half the limit memory grows rather than that
@@ -428,15 +428,23 @@ class BlockManager:
         return group.free() >= blocks
 
     def _let_go(self, table: BlockTable, index: int, first: int) -> None:
-        row = table.rows[index]
-        start = table.starts[index]
-        for entry in range(start, min(first, len(row))):
-            self._groups[index].drop(row[entry])
+        group, row = self._groups[index], table.rows[index]
+        start, end = table.starts[index], min(first, len(row))
+        if end <= start:
+            return
+        kept = {
+            entry
+            for mark in table.marks
+            # One block more: the next prompt may part from this one a little before the mark.
+            for entry in range(group.first_needed((mark - 1) * BLOCK_TOKENS), mark)
+        }
+        for entry in range(start, end):
+            group.drop(row[entry], entry in kept)
             row[entry] = LET_GO
             self.releases += 1
-        table.starts[index] = max(start, min(first, len(row)))
+        table.starts[index] = end
 
-    def _check_group(self, index: int, group: _Group) -> None:
+    def _check_group(self, index: int, group: Group) -> None:
         named = [0] * len(group.refs)
         writable: list[int] = []
         for table in self._live.values():
@@ -448,19 +456,10 @@ class BlockManager:
                     named[block] += 1
                     if entry >= table.registered:
                         writable.append(block)
-        free = group.fresh + list(group.cached)
         if any(named[block] != 1 for block in writable):
             raise EngineError(f"Group {index}: a block that may be written is shared.")
-        if named != group.refs:
-            raise EngineError(f"Group {index}: reference counts differ from the tables.")
-        if len(set(free)) != len(free) or any(group.refs[block] for block in free):
-            raise EngineError(f"Group {index}: a block is free twice, or free and in use.")
-        if len(free) + sum(1 for refs in group.refs if refs) != len(group.refs):
-            raise EngineError(f"Group {index}: blocks were lost.")
-        found = {block: digest for digest, block in group.by_digest.items()}
-        held = {block: digest for block, digest in enumerate(group.digests) if digest is not None}
-        if found != held or any(block not in found for block in group.cached):
-            raise EngineError(f"Group {index}: the hash map and the blocks disagree.")
+        for fault in group.faults(named):
+            raise EngineError(f"Group {index}: {fault}.")
         if len(group.refs) != self._pools.blocks(index):
             raise EngineError(f"Group {index}: the pool has another number of blocks.")
 

@@ -50,6 +50,14 @@ class Pools:
                 self.refusals += 1
         return self._memory.blocks(group)
 
+    def cut(self, group: int, blocks: int) -> None:
+        """Give all but the first ``blocks`` back to the machine."""
+        self._memory.resize(group, blocks)
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Copy one block's bytes onto another."""
+        self._memory.copy(group, source, target)
+
     def used_bytes(self) -> int:
         """Bytes taken from the machine so far."""
         groups = range(len(self._limits))
