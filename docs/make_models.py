@@ -74,7 +74,10 @@ What "tested" says:
   that `transformers` computes in float64, to within 1e-4 of the largest (5e-6 on the reference
   back end): a prompt at once, in pieces, token by token, and several sequences together.
   (MiniCPM's are computed by Granite's code, whose arithmetic it is.)
-- *GGUF*: the same model through llama.cpp's own converter gives the same logits.
+- *GGUF*: the same model through llama.cpp's own converter gives the same logits, and llama.cpp
+  itself the same greedy tokens (but for tiny models that it takes for something else: EXAONE 4's
+  windows and Command R's norms of heads, which it looks for in 64 layers only, ERNIE's biases,
+  Phi-3's window; and for windows that its converter leaves out).
 - *real*: real weights agree with llama.cpp ([agreement.md](agreement.md)).
 
 """

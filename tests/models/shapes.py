@@ -46,7 +46,7 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
-SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -61,11 +61,9 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "cohere": transformers.CohereConfig(**NARROW, use_qk_norm=True),
     "cohere2": transformers.Cohere2Config(**WIDE | FOUR, sliding_window=9, rotary_pct=1.0),
     "ernie4_5": transformers.Ernie4_5Config(**COMMON, use_bias=True),
-    "exaone4": transformers.Exaone4Config(
-        **COMMON | FOUR, sliding_window=9, rope_parameters=LLAMA3
-    ),
+    "exaone4": transformers.Exaone4Config(**WIDE | FOUR, sliding_window=9, rope_parameters=LLAMA3),
     "exaone4-global": transformers.Exaone4Config(
-        **COMMON, sliding_window=None, layer_types=["full_attention"] * 2
+        **WIDE, sliding_window=None, layer_types=["full_attention"] * 2
     ),
     "gemma": transformers.GemmaConfig(**COMMON),
     "gemma2": transformers.Gemma2Config(**COMMON, sliding_window=9, query_pre_attn_scalar=8),
@@ -86,22 +84,24 @@ CONFIGS: dict[str, PretrainedConfig] = {
         global_head_dim=16,
         num_global_key_value_heads=1,
         attention_k_eq_v=True,
+        final_logit_softcapping=30.0,
         hidden_size_per_layer_input=0,
         sliding_window=9,
     ),
     "glm": transformers.GlmConfig(**WIDE, rms_norm_eps=1e-5),
     "glm4": transformers.Glm4Config(**COMMON),
     "glm4v": transformers.Glm4vConfig(
-        text_config=WIDE
+        text_config=COMMON
+        | {"hidden_size": 48, "head_dim": 12}
         | {
-            "rope_parameters": SECTIONS | {"mrope_section": [1, 0, 1], "partial_rotary_factor": 0.5}
+            "rope_parameters": SECTIONS | {"mrope_section": [1, 1, 1], "partial_rotary_factor": 0.5}
         },
         vision_config={
             "depth": 1,
             "hidden_size": 8,
             "intermediate_size": 8,
             "num_heads": 2,
-            "out_hidden_size": 32,
+            "out_hidden_size": 48,
         },
     ),
     "granite": transformers.GraniteConfig(

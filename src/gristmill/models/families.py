@@ -52,6 +52,8 @@ class Family:
     this base (0: that of the others)."""
     unrotated: Literal["", "full", "fourth"] = ""
     """Layers without RoPE: those that see all beside sliding ones, or every fourth."""
+    softcaps: tuple[float, float] = (0.0, 0.0)
+    """Of scores and of logits, where the file says none; 0 is none."""
     width_scaled: int = 0
     """The size, by its layers, that scales queries by width/heads rather than head_dim."""
     root_scaled: bool = False
@@ -79,6 +81,7 @@ FAMILIES: Mapping[str, Family] = {
         activation="gelu_tanh",
         period=2,
         window=4096,
+        softcaps=(50.0, 30.0),
         width_scaled=46,
         root_scaled=True,
     ),

@@ -123,8 +123,7 @@ def _gemma2(config: Settings) -> Own:
         "norm_plus": 1.0,
     }
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if config.has(key):
-            own[key] = config.number(key)
+        own[key] = config.number(key, 0.0)
     return own
 
 
