@@ -27,6 +27,7 @@ from gristmill.backends.ops import (
     X,
 )
 from gristmill.engine.engine import Engine, Parts
+from gristmill.engine.memory import Headroom
 from gristmill.engine.plan import Facts, Plan
 from gristmill.errors import EngineError, RequestError, ResourceError
 from gristmill.types import (
@@ -283,6 +284,7 @@ class Toy:
         ceiling: int | None = None,
         on_failure: Callable[[EngineError], None] | None = None,
         eos: frozenset[int] = frozenset({EOS}),
+        headroom: Headroom | None = None,
     ) -> None:
         self.plan = plan or make_plan()
         self.memory = ToyMemory(self.plan.facts.states, ceiling)
@@ -295,6 +297,7 @@ class Toy:
             vocab=VOCAB,
             eos=eos,
             detokenizer=ToyDetokenizer,
+            headroom=headroom,
         )
         self.engine = Engine(parts, on_failure, check_idle=True)
 

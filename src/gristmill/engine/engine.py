@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 
 from gristmill.backends.ops import Choice
 from gristmill.engine.grammar import Masks, Recipe
+from gristmill.engine.memory import Steward
 from gristmill.engine.parts import Job, Parts, Scores
 from gristmill.engine.prefixes import Prefixes
 from gristmill.engine.sampler import Sampler
 from gristmill.engine.scheduler import Scheduler, Span, StepPlan
 from gristmill.engine.sequence import Sequence
 from gristmill.engine.slots import Slots
-from gristmill.engine.stats import Counters, Stats
+from gristmill.engine.stats import Counters, Stats, snapshot
 from gristmill.engine.step import Stepper
 from gristmill.engine.validate import check_request
 from gristmill.errors import EngineError, GristmillError, OverloadError, RequestError
@@ -41,6 +42,9 @@ from gristmill.types import (
 T = TypeVar("T")
 
 log = logging.getLogger("gristmill.engine")
+
+PATIENCE = 60.0
+"""Seconds that a request waits for memory that others than this server use."""
 
 
 class Engine:
@@ -61,11 +65,12 @@ class Engine:
         self._plan = plan
         self._on_failure = on_failure
         self._check_idle = check_idle
-        self._pools = Pools(parts.memory, plan.kv_blocks)
+        self._pools = Pools(parts.memory, plan.kv_blocks, room=parts.headroom)
         self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
         self._scheduler = Scheduler(
             self._manager, plan.max_running, plan.step_tokens, plan.slowdown
         )
+        self._steward = Steward(self._manager, self._pools, parts.headroom)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._masks = Masks()
@@ -160,29 +165,15 @@ class Engine:
 
     def stats(self) -> Stats:
         """A snapshot of all counters."""
-        counters, scheduler, plan = self._counters, self._scheduler, self._plan
-        running = len(scheduler.running)
-        return Stats(
-            running=running,
-            waiting=max(0, self._alive - running),
-            kv=self._manager.use(),
-            kv_bytes=self._pools.used_bytes(),
-            kv_bytes_limit=plan.kv_bytes,
-            weights_bytes=plan.facts.weights_bytes,
-            requests=counters.requests,
-            finished=dict(counters.finished),
-            prompt_tokens=counters.prompt_tokens,
-            computed_tokens=counters.computed_tokens,
-            generated_tokens=counters.generated_tokens,
-            prefix_queries=scheduler.prefix_queries,
-            prefix_hits=scheduler.prefix_hits,
-            preemptions=scheduler.preemptions,
-            steps=counters.steps,
-            step_sequences=counters.step_sequences,
-            step_tokens=counters.step_tokens.view(),
-            step_seconds=counters.step_seconds.view(),
-            model_seconds=counters.model_seconds,
-            stalled=monotonic() - self.last_progress if self.in_step else 0.0,
+        stalled = monotonic() - self.last_progress if self.in_step else 0.0
+        return snapshot(
+            self._counters,
+            self._scheduler,
+            self._manager,
+            self._pools,
+            self._plan,
+            self._alive,
+            stalled,
         )
 
     def close(self, drain_timeout: float = 0.0) -> None:
@@ -241,6 +232,7 @@ class Engine:
             monotonic() >= self._deadline or not self._scheduler.busy
         ):
             return self._finish_closing()
+        self._steward.tend(self._scheduler)
         plan = self._scheduler.plan()
         if self._scheduler.stuck is not None:
             self._give_up(self._scheduler.stuck)
@@ -258,7 +250,8 @@ class Engine:
             while not (self._inbox or self._scheduler.busy or self._deadline is not None):
                 if self._check_idle:
                     self._manager.check()
-                self._wake.wait()
+                if not self._wake.wait(self._steward.idle_for()):
+                    break  # to look after the memory
             commands, self._inbox = self._inbox, []
             return commands
 
@@ -451,8 +444,17 @@ class Engine:
                 self._finish(job, sequence, reason, error)
 
     def _give_up(self, sequence: Sequence) -> None:
-        """Not even alone does this one find room: the machine has less than was planned."""
+        """Not even alone does this one find room: the machine has less than was planned. If that
+        is because others use it just now, it may wait a while for them."""
         self._scheduler.stuck = None
+        now = monotonic()
+        if self._pools.held_back and self._scheduler.line.waited(sequence) < PATIENCE:
+            with self._wake:
+                if not self._inbox:
+                    self._wake.wait(0.1)
+            self.last_progress = now
+            self._scheduler.retry()
+            return
         job = self._jobs[sequence.request.id]
         self._drop(job, "error", "The machine has no memory left for this request's context.")
 

@@ -15,6 +15,7 @@ from gristmill.backends.ops import Backend, Memory, Program, Wanted, Weight, sta
 from gristmill.engine.engine import Engine, Parts
 from gristmill.engine.grammar import Grammars
 from gristmill.engine.machine import Machine, look
+from gristmill.engine.memory import Headroom, reserve_of
 from gristmill.engine.plan import Facts, Plan, groups_of, resolve
 from gristmill.engine.watchdog import Watchdog
 from gristmill.errors import EngineError
@@ -92,6 +93,7 @@ def load(
             eos=frozenset(tokenizer.eos_ids),
             detokenizer=partial(Detokenizer, tokenizer),
             grammars=grammars,
+            headroom=Headroom(_available, reserve_of(machine.memory_limit)),
         )
         engine = Engine(parts, on_failure, check_idle=log.isEnabledFor(logging.DEBUG))
     except BaseException:
@@ -148,6 +150,10 @@ def _after(machine: Machine) -> Machine:
     now = look()
     available = min(machine.memory_available, now.memory_available)
     return Machine(machine.memory_limit, available, machine.cores)
+
+
+def _available() -> int:
+    return look().memory_available
 
 
 def _nobody(share: float) -> None:

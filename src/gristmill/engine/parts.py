@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gristmill.backends.ops import Backend, Memory, Program
 from gristmill.engine.grammar import Grammars, Recipe
+from gristmill.engine.memory import Headroom
 from gristmill.engine.output import Detokenizing, Output
 from gristmill.engine.plan import Plan
 from gristmill.engine.sequence import Clock, Sequence
@@ -37,6 +38,8 @@ class Parts:
     detokenizer: Callable[[bool, tuple[int, ...]], Detokenizing]
     grammars: Grammars | None = None
     """Needed for constraints and thinking budgets."""
+    headroom: Headroom | None = None
+    """What the machine has left; None: more than the plan takes."""
 
 
 @dataclass(slots=True, eq=False)

@@ -147,6 +147,14 @@ class Scheduler:
         self._shares.leave(sequence.request.client)
         self._blocked_at = -1
 
+    def retry(self) -> None:
+        """Memory may have come back without anybody's leaving: the line is looked at again."""
+        self._blocked_at = -1
+
+    def send_back(self) -> None:
+        """The youngest goes back into the line: memory is short."""
+        self._preempt(self.running[-1])
+
     def head(self) -> Sequence | None:
         """Who is next in the line."""
         return self.line.head()

@@ -6,7 +6,10 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gristmill.kv.blocks import GroupUse
+from gristmill.engine.plan import Plan
+from gristmill.engine.scheduler import Scheduler
+from gristmill.kv.blocks import BlockManager, GroupUse
+from gristmill.kv.pools import Pools
 
 TOKEN_BOUNDS = (
     1.0,
@@ -125,3 +128,38 @@ class Counters:
     model_seconds: float = 0.0
     step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
     step_seconds: Histogram = field(default_factory=lambda: Histogram(SECOND_BOUNDS))
+
+
+def snapshot(
+    counters: Counters,
+    scheduler: Scheduler,
+    manager: BlockManager,
+    pools: Pools,
+    plan: Plan,
+    alive: int,
+    stalled: float,
+) -> Stats:
+    """All of it at one moment. ``alive`` answers run or wait."""
+    running = len(scheduler.running)
+    return Stats(
+        running=running,
+        waiting=max(0, alive - running),
+        kv=manager.use(),
+        kv_bytes=pools.used_bytes(),
+        kv_bytes_limit=plan.kv_bytes,
+        weights_bytes=plan.facts.weights_bytes,
+        requests=counters.requests,
+        finished=dict(counters.finished),
+        prompt_tokens=counters.prompt_tokens,
+        computed_tokens=counters.computed_tokens,
+        generated_tokens=counters.generated_tokens,
+        prefix_queries=scheduler.prefix_queries,
+        prefix_hits=scheduler.prefix_hits,
+        preemptions=scheduler.preemptions,
+        steps=counters.steps,
+        step_sequences=counters.step_sequences,
+        step_tokens=counters.step_tokens.view(),
+        step_seconds=counters.step_seconds.view(),
+        model_seconds=counters.model_seconds,
+        stalled=stalled,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gristmill.backends.ops import Memory
 from gristmill.errors import ResourceError
@@ -14,18 +15,40 @@ SLAB_BYTES = 16 << 20
 """Least growth at a time, in bytes; large pools grow by a quarter of themselves."""
 
 
+class Room(Protocol):
+    """What the machine has left."""
+
+    def __call__(self) -> int:
+        """Bytes that may be taken now."""
+        ...
+
+    def taken(self, count: int, /) -> None:
+        """Bytes were taken."""
+        ...
+
+
 class Pools:
-    """The policy over a back end's ``Memory``. ``limits`` are blocks per group.
+    """The policy over a back end's ``Memory``. ``limits`` are blocks per group; ``room`` None is
+    without bound.
 
     Memory that cannot grow is a full pool, not an error: the scheduler then preempts.
     """
 
-    def __init__(self, memory: Memory, limits: Sequence[int], slab_bytes: int = SLAB_BYTES) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        limits: Sequence[int],
+        slab_bytes: int = SLAB_BYTES,
+        room: Room | None = None,
+    ) -> None:
         self._memory = memory
         self._limits = tuple(limits)
         self._slab_bytes = slab_bytes
+        self._room = room
         self.refusals = 0
         """Times the machine had less memory than the plan allowed."""
+        self.held_back = False
+        """Whether the last growth failed because the machine has too little now."""
 
     def blocks(self, group: int) -> int:
         """Blocks there are."""
@@ -40,11 +63,19 @@ class Pools:
         have = self._memory.blocks(group)
         slab = max(1, self._slab_bytes // self._memory.block_bytes(group), have // 4)
         least = min(blocks, self._limits[group])
+        self.held_back = False
         for target in (min(max(least, have + slab), self._limits[group]), least):
             if target <= have:
                 break
+            size = (target - have) * self._memory.block_bytes(group)
+            if self._room is not None and size > self._room():
+                self.held_back = True
+                continue
             try:
                 self._memory.resize(group, target)
+                self.held_back = False
+                if self._room is not None:
+                    self._room.taken(size)
                 break
             except (ResourceError, MemoryError):
                 self.refusals += 1
