@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Options:
     kv_dtype: str = "auto"
     threads: int | None = None
     prefix_cache: bool = True
+    pooling: Literal["mean", "first", "last", "each"] | None = None
+    """How embeddings are pooled. None: as the model's file says, else the last token's."""
     max_waiting: int = 1024
     seed: int | None = None
     step_timeout: float = 120.0

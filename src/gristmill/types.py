@@ -199,6 +199,10 @@ class SamplingParams:
     """Needed by a budget, and by a constraint on an answer that may begin with reasoning."""
 
 
+Pooling = Literal["mean", "first", "last", "each"]
+"""What becomes of the activations of a prompt's tokens: their mean, those of one token, all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to be continued ``n`` times. Frozen: the engine keeps its own ``Sequence``."""
@@ -222,6 +226,8 @@ class Request:
     """Seconds after its first token at which an answer of more than one line is cut short."""
     indent: int = 0
     """An answer ends before a line that is indented by fewer blanks than this."""
+    pooling: Pooling | None = None
+    """Not None: nothing is generated; the prompt's embedding comes with the last delta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +311,9 @@ class Delta:
     progress: Progress | None = None
     complete: bool = False
     """The answer ended with its last token, which is text: its constraint allowed no more."""
+    embedding: bytes | None = None
+    """What ``Request.pooling`` makes of the activations behind the last norm: rows of float32 in
+    the machine's byte order, one row or one for each token. Not normalised."""
 
 
 @dataclass(frozen=True, slots=True)

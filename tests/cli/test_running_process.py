@@ -265,7 +265,11 @@ def test_keys_are_read_again(child: Callable[..., Child], tmp_path: Path) -> Non
 
 
 def test_a_hangup_ends_who_has_nothing_to_read(child: Callable[..., Child]) -> None:
-    server = child().ready()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests under nohup would hand that down
+    try:
+        server = child().ready()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     server.process.send_signal(signal.SIGHUP)
     assert server.wait() == -signal.SIGHUP
 

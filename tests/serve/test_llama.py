@@ -467,12 +467,6 @@ def test_a_template_applied_is_a_prompt(real: Real, http: httpx.Client) -> None:
     assert http.post("/apply-template", json={}).status_code == 400
 
 
-def test_what_this_server_does_not_do(http: httpx.Client) -> None:
-    for path in ("/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/v1/reranking"):
-        got = http.post(path, json={"content": "x"})
-        assert got.status_code == 404 and "not served" in got.json()["error"]["message"]
-
-
 def test_a_crowd(real: Real, http: httpx.Client) -> None:
     alone = [ask(http, f"{number} grains", seed=number, temperature=1) for number in range(4)]
 

@@ -34,7 +34,8 @@ PATHS = [
     *("/completion", "/infill", "/apply-template", "/v1/chat/completions/input_tokens"),
     *("/tokenize", "/detokenize", "/invocations", "/props", "/lora-adapters", "/embedding"),
     *("/slots/0?action=save", "/slots/0?action=restore", "/slots/1?action=erase", "/slots/x"),
-    *("/v1/load_lora_adapter", "/reset_prefix_cache", "/score"),
+    *("/v1/load_lora_adapter", "/reset_prefix_cache", "/score", "/v1/embeddings", "/pooling"),
+    "/rerank",
 ]
 
 

@@ -184,9 +184,8 @@ REFUSED: Mapping[tuple[str, ...], tuple[bool, str]] = {
     ("--yarn-orig-ctx",): (True, _NO_ROPE),
     ("--override-kv",): (True, "a model's metadata is served as it is"),
     ("--hf-overrides",): (True, "a model's metadata is served as it is"),
-    ("--embedding", "--embeddings"): (False, "this version generates text only"),
-    ("--rerank", "--reranking"): (False, "this version generates text only"),
-    ("--pooling",): (True, "this version generates text only"),
+    ("--embedding", "--embeddings"): (False, "embeddings are always served, beside text"),
+    ("--rerank", "--reranking"): (False, "rankings are always served, by embeddings"),
     ("--context-shift",): (
         False,
         "a prompt is cut only if a request asks (truncate_prompt_tokens)",

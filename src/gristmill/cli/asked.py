@@ -10,6 +10,14 @@ from gristmill.cli.asked_http import server_options, split
 from gristmill.cli.several import named_models
 from gristmill.errors import UsageError
 from gristmill.options import Options
+from gristmill.types import Pooling
+
+_POOLINGS: Mapping[str | None, Pooling] = {
+    "none": "each",
+    "mean": "mean",
+    "cls": "first",
+    "last": "last",
+}
 
 
 def to_options(given: Mapping[str, Any]) -> Options:
@@ -43,6 +51,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         slowdown=given["slowdown"],
         kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,
+        pooling=_POOLINGS.get(given["pooling"]),
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],
         max_waiting=given["max_waiting"],

@@ -30,6 +30,7 @@ VARIABLES: Mapping[str, str] = {
     "LLAMA_ARG_CPU_RANGE": "cpu_range",
     "VLLM_CPU_OMP_THREADS_BIND": "cpu_range",
     "LLAMA_ARG_CACHE_TYPE_K": "kv_dtype",
+    "LLAMA_ARG_POOLING": "pooling",
     "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
     "VLLM_CPU_KVCACHE_SPACE": "kv_bytes",
     "LLAMA_ARG_HOST": "host",

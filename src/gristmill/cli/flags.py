@@ -180,6 +180,13 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="How keys and values are kept: f16, bf16 or f32; auto is bf16 where the processor "
         "multiplies it, else f16.",
     ),
+    option(
+        "Engine",
+        "--pooling",
+        type=click.Choice(["none", "mean", "cls", "last"]),
+        help="What a text's embedding is: its tokens' mean, its first one's (cls), its last one's, "
+        "or (none) one for each token. Default: what the model's file says, else last.",
+    ),
     option("Engine", "-ctv", "--cache-type-v", metavar="TYPE", help="Must be the same as -ctk."),
     option(
         "Engine",

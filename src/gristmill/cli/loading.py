@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gristmill.files.describe import Description
     from gristmill.serve.protocol import Served
     from gristmill.text.tokenizer import Tokenizer
-    from gristmill.types import Checkpoint
+    from gristmill.types import Checkpoint, Pooling
 
 Report = Callable[[str, int, int], None]
 """Told the stage, the bytes done and the bytes in all (0: not known)."""
@@ -162,11 +162,20 @@ def serve_as(options: Options, loaded: Loaded, described: Description, path: Pat
         created=int(time.time()),
         meta=meta,
         defaults=defaults(options, checkpoint),
+        pooling=options.pooling or _pooling(checkpoint),
         most_answers=loaded.plan.max_running + loaded.plan.max_waiting,
         constrain=loaded.grammars.compile,
         slots=SlotFiles(loaded.engine, loaded.plan, checkpoint),
         props=properties(loaded, described, path),
     )
+
+
+def _pooling(checkpoint: Checkpoint) -> Pooling:
+    """How the file says that embeddings are pooled (llama.cpp's numbers)."""
+    name = f"{checkpoint.metadata.get('general.architecture')}.pooling_type"
+    kinds: Mapping[object, Pooling] = {1: "mean", 2: "first"}
+    kind = checkpoint.metadata.get(name)
+    return kinds.get(kind, "last") if isinstance(kind, int) else "last"
 
 
 def properties(loaded: Loaded, described: Description, path: Path) -> dict[str, object]:

@@ -72,6 +72,7 @@ class Engine:
         )
         self._steward = Steward(self._manager, self._pools, parts.headroom)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
+        self._embedder: Stepper | None = None
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._masks = Masks()
         self.slots = Slots(plan.max_running)
@@ -106,6 +107,8 @@ class Engine:
         line is full or the engine is closing, EngineError after a failure.
         """
         check_request(request, self._plan.context, self._parts.vocab)
+        if request.pooling is not None and self._parts.embedder is None:
+            raise RequestError("This engine makes no embeddings.")
         recipe = self._recipe(request)
         with self._wake:
             if self.failure is not None:
@@ -276,10 +279,13 @@ class Engine:
         guided = [span for span in plan.spans if span.choose and span.sequence.guide is not None]
         self._masks.begin([span.sequence.guide for span in guided])
         self._rest()
-        logits = self._stepper.run(plan)
+        embedded = self._embed(plan)
+        choices: list[tuple[Sequence, Choice]] = []
+        logits = self._stepper.run(plan.spans) if plan.spans else None
         self._counters.model_seconds += monotonic() - started
         stuck = self._collect(guided)
-        choices = self._sampler.run(logits, plan)
+        if logits is not None:
+            choices = self._sampler.run(logits, plan)
         self._scheduler.commit(plan)
         for job, error in refused:
             self._drop(job, "error", str(error))
@@ -294,13 +300,15 @@ class Engine:
         for span in plan.spans:
             if not span.choose and span.sequence.gap == 0:
                 self._evaluated(span.sequence, now)
+        for sequence in embedded:
+            self._evaluated(sequence, now)
         self._count(plan, len(choices), started)
         self.in_step = False
 
     def _count(self, plan: StepPlan, generated: int, started: float) -> None:
         counters = self._counters
         counters.steps += 1
-        counters.step_sequences += len(plan.spans)
+        counters.step_sequences += len(plan.spans) + len(plan.embeds)
         counters.computed_tokens += plan.tokens
         counters.generated_tokens += generated
         counters.step_tokens.add(plan.tokens)
@@ -325,7 +333,7 @@ class Engine:
     def _prepare(self, plan: StepPlan) -> list[tuple[Job, GristmillError]]:
         """Sampling states for those that choose their first token; whom the back end refused."""
         refused: list[tuple[Job, GristmillError]] = []
-        for span in plan.spans:
+        for span in (*plan.spans, *plan.embeds):
             if span.sequence.output.slot < 0:
                 self.slots.take(span.sequence)
             if span.choose and span.sequence.chooser is None:
@@ -344,6 +352,26 @@ class Engine:
         if params.constraint is not None or params.thinking is not None:
             raise RequestError("This engine was given no grammars; it cannot hold to a constraint.")
         return None
+
+    def _embed(self, plan: StepPlan) -> list[Sequence]:
+        """Compute the prompts to be embedded; which of them are complete with this step."""
+        if not plan.embeds:
+            return []
+        if self._embedder is None:
+            assert self._parts.embedder is not None
+            groups = len(self._plan.facts.states)
+            self._embedder = Stepper(self._parts.embedder(), groups, self._plan.context)
+        rows = self._embedder.run(plan.embeds)
+        complete: list[Sequence] = []
+        first = 0
+        for span in plan.embeds:
+            sequence, count = span.sequence, len(span.wanted)
+            assert sequence.pool is not None
+            sequence.pool.add(rows[first : first + count], span.computed)
+            first += count
+            if span.computed + span.count == len(sequence.tokens):
+                complete.append(sequence)
+        return complete
 
     def _collect(self, guided: list[Span]) -> list[Sequence]:
         """Wait for the masks. Those whose constraint cannot be followed choose nothing."""
@@ -390,7 +418,7 @@ class Engine:
             return
         sequence.clock.first_token = sequence.clock.last_token = now
         scores = self._prompt_done(job, sequence)
-        self._finish(job, sequence, "length", None, scores)
+        self._finish(job, sequence, "length" if sequence.pool is None else "stop", None, scores)
 
     def _report(self, sequence: Sequence, now: float) -> None:
         """Tell how far a prompt is."""
@@ -419,6 +447,8 @@ class Engine:
         scores: Scores | None = None,
     ) -> None:
         delta = sequence.output.end(reason, sequence.timings(), error, scores)
+        if sequence.pool is not None and reason == "stop":
+            delta = replace(delta, embedding=sequence.pool.result())
         self._end(job, sequence, reason)
         self._tell(job, delta)
 

@@ -94,6 +94,9 @@ def load(
             detokenizer=partial(Detokenizer, tokenizer),
             grammars=grammars,
             headroom=Headroom(_available, reserve_of(machine.memory_limit)),
+            embedder=partial(
+                place.compile, partial(model.forward, weights=weights, logits=False), memory
+            ),
         )
         engine = Engine(parts, on_failure, check_idle=log.isEnabledFor(logging.DEBUG))
     except BaseException:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gristmill.backends.ops import Backend, Memory, Program
+from gristmill.engine.embedding import Pool
 from gristmill.engine.grammar import Grammars, Recipe
 from gristmill.engine.memory import Headroom
 from gristmill.engine.output import Detokenizing, Output
@@ -40,6 +41,8 @@ class Parts:
     """Needed for constraints and thinking budgets."""
     headroom: Headroom | None = None
     """What the machine has left; None: more than the plan takes."""
+    embedder: Callable[[], Program] | None = None
+    """Makes the program that ends with the last norm; needed for embeddings."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +66,7 @@ class Job:
         request, params, context = self.request, self.request.sampling, parts.plan.context
         index, prompt = request.n - self.unborn, len(request.prompt)
         wanted = context if params.max_tokens is None else params.max_tokens
+        wanted = wanted if request.pooling is None else 0
         end = min(context, prompt + wanted)
         eos = tuple(sorted(parts.eos))
         shown = parts.detokenizer(params.skip_special_tokens, params.shown_tokens)
@@ -82,6 +86,7 @@ class Job:
             always_banned=eos if params.ignore_eos else (),
             prompt_logprobs=list(self.scores or (None,)),
             guide=None if self.recipe is None else self.recipe.guide(),
+            pool=None if request.pooling is None else Pool(request.pooling),
         )
         return self.live[index]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from gristmill.engine.line import Line, Shares, owner
@@ -57,6 +57,8 @@ class StepPlan:
 
     spans: list[Span]
     tokens: int
+    embeds: list[Span] = field(default_factory=list[Span])
+    """Those of prompts to be embedded: rows of a batch of their own, for another program."""
 
 
 def shares(gaps: Seq[int], budget: int) -> list[int]:
@@ -167,18 +169,22 @@ class Scheduler:
         self._catch_up()
         gaps = self._chunks()
         granted = shares(gaps, self.pace.budget(gaps.count(1)))
-        spans: list[Span] = []
-        row = 0
+        plan = StepPlan([], 0)
+        embedded = 0
         for sequence, count in zip(list(self.running), granted, strict=True):
             if count == 0 or not self._has_room(sequence, sequence.computed + count):
                 continue
-            spans.append(_span(sequence, row, count))
-            row += count
-        return StepPlan(spans, row) if spans else None
+            if sequence.request.pooling is None:
+                plan.spans.append(_span(sequence, plan.tokens - embedded, count))
+            else:
+                plan.embeds.append(_embed_span(sequence, embedded, count))
+                embedded += count
+            plan.tokens += count
+        return plan if plan.tokens else None
 
     def commit(self, plan: StepPlan) -> None:
         """The step has been computed. New tokens are appended by whoever chose them."""
-        for span in plan.spans:
+        for span in (*plan.spans, *plan.embeds):
             sequence = span.sequence
             sequence.computed = span.computed + span.count
             self._shares.charge(sequence.request.client, span.count, span.count == 1)
@@ -235,7 +241,7 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> bool:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
         manager, table = self._manager, sequence.table
-        hit = 0 if sequence.scored is not None else manager.match(table, sequence.tokens)
+        hit = 0 if sequence.thorough else manager.match(table, sequence.tokens)
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False
@@ -254,7 +260,7 @@ class Scheduler:
         """Equal prompts that arrive together are computed once: the followers jump ahead."""
         for sequence in list(self.running):
             before = sequence.computed
-            if sequence.gap == 1 or sequence.scored is not None:
+            if sequence.gap == 1 or sequence.thorough:
                 continue
             if not self._manager.ahead(sequence.table, sequence.tokens, before):
                 continue
@@ -280,7 +286,7 @@ class Scheduler:
                 )
                 if sequence.scored is not None:
                     chunk = min(chunk, SCORED_CHUNK)
-                elif next_digest in claimed:
+                elif next_digest in claimed and not sequence.thorough:
                     chunk = 0
                 if next_digest is not None:
                     claimed.add(next_digest)
@@ -324,6 +330,16 @@ def _span(sequence: Sequence, row: int, count: int) -> Span:
         first = row + max(0, len(sequence.prompt_logprobs) - 1 - computed)
         end = end if choose else row + min(after, sequence.prompt_tokens - 1) - computed
     return Span(sequence, row, count, computed, choose, range(first, end))
+
+
+def _embed_span(sequence: Sequence, row: int, count: int) -> Span:
+    computed, end = sequence.computed, row + count
+    wanted = {
+        "first": range(row, row + (computed == 0)),
+        "last": range(end - (computed + count == len(sequence.tokens)), end),
+    }
+    pooling = sequence.request.pooling or "each"
+    return Span(sequence, row, count, computed, False, wanted.get(pooling, range(row, end)))
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

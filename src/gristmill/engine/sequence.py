@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from gristmill.backends.ops import Chooser
+from gristmill.engine.embedding import Pool
 from gristmill.engine.grammar import Guide
 from gristmill.engine.output import Output
 from gristmill.kv.blocks import BlockTable
@@ -52,6 +53,8 @@ class Sequence:
     cached: int | None = None
     """Prompt tokens found in the prefix cache when first admitted."""
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list[TokenLogprob | None])
+    pool: Pool | None = None
+    """What collects its embedding."""
     running: bool = False
     """Whether it holds blocks; else it is in the line."""
 
@@ -77,6 +80,11 @@ class Sequence:
         if wanted is None or len(self.prompt_logprobs) >= self.prompt_tokens:
             return None
         return wanted
+
+    @property
+    def thorough(self) -> bool:
+        """Whether every row of the prompt is wanted: none of it can come from the cache."""
+        return self.scored is not None or self.request.pooling not in (None, "last")
 
     def banned_now(self) -> tuple[int, ...]:
         """Ids that may not be chosen next."""

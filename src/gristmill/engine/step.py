@@ -1,4 +1,4 @@
-"""From a ``StepPlan`` to a ``Batch`` to logits.
+"""From the spans of a ``StepPlan`` to a ``Batch`` to logits.
 
 Python time counts here: a step of a small model takes a few milliseconds. Everything is put
 together in ``array('i')``, whose slices are copied by ``memcpy``, and handed on as numpy views.
@@ -11,7 +11,7 @@ from array import array
 import numpy as np
 
 from gristmill.backends.ops import F32, I32, Batch, Program
-from gristmill.engine.scheduler import StepPlan
+from gristmill.engine.scheduler import Span
 
 
 class Stepper:
@@ -23,20 +23,20 @@ class Stepper:
         self._positions = array("i", range(context + 1))
         self._padding = array("i", [-1]) * 64
 
-    def run(self, plan: StepPlan) -> F32:
-        """Compute the step. Row i of the logits belongs to row ``outputs[i]`` of the batch."""
-        return self._program.run(self.batch(plan))
+    def run(self, all_spans: list[Span]) -> F32:
+        """Compute the step. Row i of the result belongs to row ``outputs[i]`` of the batch."""
+        return self._program.run(self.batch(all_spans))
 
-    def batch(self, plan: StepPlan) -> Batch:
+    def batch(self, all_spans: list[Span]) -> Batch:
         """The arrays of a step (see ``ops.Batch``)."""
         ids, positions, spans, outputs = array("i"), array("i"), array("i"), array("i")
-        for span in plan.spans:
+        for span in all_spans:
             start, end = span.computed, span.computed + span.count
             ids += span.sequence.tokens[start:end]
             positions += self._positions[start:end]
             spans.extend((span.row, span.count, start))
             outputs.extend(span.wanted)
-        tables = tuple(self._table(plan, group) for group in range(self._groups))
+        tables = tuple(self._table(all_spans, group) for group in range(self._groups))
         return Batch(
             _numpy(ids),
             _numpy(positions),
@@ -45,8 +45,8 @@ class Stepper:
             _numpy(outputs),
         )
 
-    def _table(self, plan: StepPlan, group: int) -> I32:
-        rows = [span.sequence.table.rows[group] for span in plan.spans]
+    def _table(self, all_spans: list[Span], group: int) -> I32:
+        rows = [span.sequence.table.rows[group] for span in all_spans]
         width = max(map(len, rows))
         if width > len(self._padding):
             self._padding = array("i", [-1]) * (2 * width)

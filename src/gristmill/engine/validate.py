@@ -19,7 +19,7 @@ def check_request(request: Request, context: int, vocab: int) -> None:
     prompt, params = request.prompt, request.sampling
     if not prompt:
         raise RequestError("The prompt is empty; at least one token is needed.", "prompt")
-    room = 0 if params.max_tokens == 0 else 1
+    room = 0 if params.max_tokens == 0 or request.pooling is not None else 1
     if len(prompt) + room > context:
         raise ContextError(len(prompt), context)
     if min(prompt) < 0 or max(prompt) >= vocab:

@@ -30,8 +30,8 @@ class Model(Protocol):
         """What each layer must remember of a sequence, by layer."""
         ...
 
-    def forward(self, ops: Ops, weights: Mapping[str, Weight]) -> X:
-        """Logits [S, vocab] of the rows that want them."""
+    def forward(self, ops: Ops, weights: Mapping[str, Weight], *, logits: bool = True) -> X:
+        """Logits [S, vocab] of the rows that want them; else what the head would read, [S, d]."""
         ...
 
 

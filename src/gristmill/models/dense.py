@@ -32,7 +32,7 @@ class Dense:
         """What each layer remembers of a sequence."""
         return layers.layer_states(self.config)
 
-    def forward(self, ops: Ops, weights: layers.Weights) -> X:
+    def forward(self, ops: Ops, weights: layers.Weights, *, logits: bool = True) -> X:
         """Logits of the rows that want them."""
         x = layers.embed(ops, weights, self.config)
         for layer in range(self.config.layers):
@@ -46,4 +46,4 @@ class Dense:
                 x = layers.residual(ops, self.config, x, y)
                 y = layers.feed_forward(ops, weights, self.config, layer, x)
                 x = layers.residual(ops, self.config, x, y)
-        return layers.head(ops, weights, self.config, x)
+        return layers.head(ops, weights, self.config, x, logits)

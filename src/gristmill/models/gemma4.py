@@ -84,7 +84,7 @@ class Gemma4:
         scale = f"{at}layer_output_scale.weight"
         return wants.number(scale) if self._scaled else 1.0
 
-    def forward(self, ops: Ops, weights: layers.Weights) -> X:
+    def forward(self, ops: Ops, weights: layers.Weights, *, logits: bool = True) -> X:
         """Logits of the rows that want them."""
         x = layers.embed(ops, weights, self.config)
         extras = self._extras(ops, weights, x) if self.extra else ()
@@ -95,7 +95,7 @@ class Gemma4:
                 x = ops.add(x, _extra(ops, weights, config, layer, x, extras[layer]))
             if self.scales[layer] != 1.0:
                 x = ops.scale(x, self.scales[layer])
-        return layers.head(ops, weights, self.config, x)
+        return layers.head(ops, weights, self.config, x, logits)
 
     def _extras(self, ops: Ops, weights: layers.Weights, x: X) -> tuple[X, ...]:
         """What each layer is given of the token: of its own row, and projected from x."""

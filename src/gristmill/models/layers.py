@@ -194,11 +194,16 @@ def embed(ops: Ops, w: Weights, config: Config) -> X:
     return ops.embed(w["token_embd.weight"], config.embedding_scale)
 
 
-def head(ops: Ops, w: Weights, config: Config, x: X) -> X:
-    """Logits of the rows that want them: last norm, then the head or the tied table."""
+def head(ops: Ops, w: Weights, config: Config, x: X, logits: bool = True) -> X:
+    """Logits of the rows that want them: last norm, then the head or the tied table.
+
+    ``logits`` False stops behind the norm.
+    """
     x = norm(ops, w, config, "output_norm", ops.outputs(x))
+    if not logits:
+        return x
     table = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]
-    logits = ops.linear(x, table, w.get("output.bias"))
+    x = ops.linear(x, table, w.get("output.bias"))
     if config.logit_scale != 1.0:
-        logits = ops.scale(logits, config.logit_scale)
-    return ops.softcap(logits, config.final_softcap) if config.final_softcap else logits
+        x = ops.scale(x, config.logit_scale)
+    return ops.softcap(x, config.final_softcap) if config.final_softcap else x

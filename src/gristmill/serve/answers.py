@@ -63,6 +63,7 @@ class Answer:
     timings: Timings | None = None
     last_at: float | None = None
     first_at: float | None = None
+    embedding: bytes | None = None
     slot: int = -1
     progress: Progress | None = None
 
@@ -100,6 +101,7 @@ class Answer:
         if delta.finish is not None:
             self.finish, self.stopped_by = delta.finish, delta.stopped_by
             self.timings = delta.timings
+            self.embedding = delta.embedding
             self.segments.end()
         return Part(
             piece.reasoning, piece.content, delta.tokens, logprobs, piece.calls, delta.progress

@@ -24,11 +24,12 @@ from gristmill.serve.anthropic.request import CountFields, MessagesFields
 from gristmill.serve.auth import ApiKey
 from gristmill.serve.chat_request import ChatFields
 from gristmill.serve.completion_request import CompletionFields
+from gristmill.serve.embedding import EmbeddingFields
 from gristmill.serve.exchange import Exchanges
 from gristmill.serve.http_metrics import HttpMetrics
 from gristmill.serve.llama import routes as llama
 from gristmill.serve.ollama import routes as ollama
-from gristmill.serve.openai import chat, completions, models
+from gristmill.serve.openai import chat, completions, embeddings, models
 from gristmill.serve.outside import Outside
 from gristmill.serve.responses import routes as responses
 from gristmill.serve.responses.store import Store
@@ -55,6 +56,7 @@ _POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/v1/chat/completions", chat.chat_completions, ChatFields),
     ("/chat/completions", chat.chat_completions, ChatFields),
     ("/v1/completions", completions.completions, CompletionFields),
+    ("/v1/embeddings", embeddings.embeddings, EmbeddingFields),
     ("/v1/messages", anthropic.messages, MessagesFields),
     ("/v1/messages/count_tokens", anthropic.count_tokens, CountFields),
     ("/tokenize", tokens.tokenize, tokens.TokenizeFields),

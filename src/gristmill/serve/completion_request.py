@@ -48,7 +48,9 @@ class CompletionFields(Generation):
         return self.prompt_logprobs
 
 
-def prompts(value: object, served: Served, fields: CompletionFields) -> list[tuple[int, ...]]:
+def prompts(
+    value: object, served: Served, fields: CompletionFields, most: int = MAX_PROMPTS
+) -> list[tuple[int, ...]]:
     """OpenAI's four forms: a text, ids, a list of texts, a list of lists of ids.
 
     Raises: RequestError for anything else, for ids beyond the vocabulary and for too many.
@@ -62,8 +64,8 @@ def prompts(value: object, served: Served, fields: CompletionFields) -> list[tup
     items: list[object] = value  # pyright: ignore[reportUnknownVariableType]
     if is_id(items[0]):
         return [_ids(items, served)]
-    if len(items) > MAX_PROMPTS:
-        raise RequestError(f"'prompt' may hold at most {MAX_PROMPTS} prompts.", "prompt")
+    if len(items) > most:
+        raise RequestError(f"'prompt' may hold at most {most} prompts.", "prompt")
     found: list[tuple[int, ...]] = []
     for item in items:
         if isinstance(item, str):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gristmill.types import Constraint, Piece, Request, Sink, SlotView, Thinking
+from gristmill.types import Constraint, Piece, Pooling, Request, Sink, SlotView, Thinking
 
 
 class HistogramView(Protocol):
@@ -240,5 +240,7 @@ class Served:
     slots: Slots | None = None
     props: Mapping[str, object] = field(default_factory=dict[str, object])
     """What ``/props`` says of the model: ``model_path``, ``chat_template``, …"""
+    pooling: Pooling = "last"
+    """How embeddings are pooled where a request does not say."""
     most_answers: int | None = None
     """What the engine takes at most, running and waiting."""

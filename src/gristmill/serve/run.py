@@ -22,7 +22,7 @@ from gristmill.serve.protocol import Prompt, Served
 from gristmill.serve.requests import Generation, sampling
 from gristmill.serve.state import State
 from gristmill.serve.stream import Framing, Stream
-from gristmill.types import Delta, Request, SamplingParams
+from gristmill.types import Delta, Pooling, Request, SamplingParams
 
 FINGERPRINT = f"gristmill-{gristmill.__version__}"
 
@@ -40,6 +40,8 @@ class Job:
     prompts: Sequence[Prompt]
     sampling: SamplingParams
     created: int
+    pooling: Pooling | None = None
+    """For embeddings: nothing is generated."""
     ping: float | None = None
     """Seconds of silence after which a stream has a sign of life; None: the server's."""
 
@@ -111,6 +113,7 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 progress=fields.return_progress and fields.stream,
                 patience=fields.patience,
                 indent=fields.n_indent,
+                pooling=job.pooling,
             )
         )
     most = job.served.most_answers

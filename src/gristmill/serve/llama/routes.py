@@ -9,9 +9,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.serve.chat_request import ChatFields
-from gristmill.serve.llama import completion, infill, server, slots, template
+from gristmill.serve.embedding import EmbeddingFields
+from gristmill.serve.llama import completion, embedding, infill, server, slots, template
 from gristmill.serve.llama.request import CompletionBody
-from gristmill.serve.unserved import not_served
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -30,16 +30,6 @@ POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/slots/{id_slot}", slots.change_slot, slots.SlotFields),
     ("/props", server.change_props, None),
     ("/lora-adapters", server.change_adapters, None),
-    *(
-        (path, not_served, None)
-        for path in (
-            "/embedding",
-            "/embeddings",
-            "/v1/embeddings",
-            "/rerank",
-            "/reranking",
-            "/v1/rerank",
-            "/v1/reranking",
-        )
-    ),
+    ("/embedding", embedding.embedding, EmbeddingFields),
+    ("/embeddings", embedding.embedding, EmbeddingFields),
 )

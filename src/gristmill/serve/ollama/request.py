@@ -62,6 +62,16 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Options that would change the answer and are not served: the values that ask for nothing."""
 
 
+def keep(value: object) -> Keep:
+    """How long a model stays, by a request's ``keep_alive``. Raises RequestError."""
+    if value is None:
+        return "default"
+    try:
+        return durations.seconds(value)
+    except ValueError as error:
+        raise RequestError(f"'keep_alive' {error}.", "keep_alive") from None
+
+
 class Common(Fields):
     """What both bodies have."""
 
@@ -77,12 +87,7 @@ class Common(Fields):
 
     def keep(self) -> Keep:
         """How long the model stays after this request. Raises RequestError."""
-        if self.keep_alive is None:
-            return "default"
-        try:
-            return durations.seconds(self.keep_alive)
-        except ValueError as error:
-            raise RequestError(f"'keep_alive' {error}.", "keep_alive") from None
+        return keep(self.keep_alive)
 
     def shared(self, served: Served) -> dict[str, object]:
         """The OpenAI fields that both bodies come to. Raises RequestError."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.serve.ollama import generate, models, store
+from gristmill.serve.ollama import embedding, generate, models, store
 from gristmill.serve.ollama.lines import PREFIX, error_form
 from gristmill.serve.ollama.request import GenerateFields, OllamaChatFields
 
@@ -27,8 +27,8 @@ POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/api/chat", generate.chat, OllamaChatFields),
     ("/api/show", models.show, models.ModelFields),
     ("/api/pull", store.pull, store.PullFields),
-    ("/api/embed", store.embed, None),
-    ("/api/embeddings", store.embed, None),
+    ("/api/embed", embedding.several, embedding.EmbedFields),
+    ("/api/embeddings", embedding.one, embedding.EmbedFields),
     ("/api/create", store.making, None),
     ("/api/copy", store.making, None),
     ("/api/push", store.making, None),

@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gristmill.errors import GristmillError, NotFoundError, OverloadError, RequestError
+from gristmill.errors import GristmillError, OverloadError, RequestError
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.fields import Flag
 from gristmill.serve.host import Model, aside
@@ -225,12 +225,6 @@ def _library(state: State) -> Library:
     if state.library is None:
         raise RequestError("This server has no model store.")
     return state.library
-
-
-async def embed(http: HttpRequest) -> Response:
-    """``/api/embed``, ``/api/embeddings``."""
-    del http
-    raise NotFoundError("This server generates text only: embeddings are not served.")
 
 
 async def making(http: HttpRequest) -> Response:

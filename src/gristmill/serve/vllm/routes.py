@@ -8,8 +8,7 @@ from pydantic import BaseModel
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.serve.unserved import not_served
-from gristmill.serve.vllm import server
+from gristmill.serve.vllm import scores, server
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -23,5 +22,17 @@ POST: tuple[tuple[str, Handler, type[BaseModel] | None], ...] = (
     ("/reset_prefix_cache", server.reset_prefix_cache, None),
     ("/v1/load_lora_adapter", server.adapter, None),
     ("/v1/unload_lora_adapter", server.adapter, None),
-    *((path, not_served, None) for path in ("/pooling", "/score", "/v1/score", "/v2/rerank")),
+    ("/pooling", scores.pooling, scores.PoolingFields),
+    ("/score", scores.score, scores.ScoreFields),
+    ("/v1/score", scores.score, scores.ScoreFields),
+    *(
+        (path, scores.rerank, scores.RerankFields)
+        for path in (
+            "/rerank",
+            "/v1/rerank",
+            "/v2/rerank",
+            "/reranking",
+            "/v1/reranking",
+        )
+    ),
 )

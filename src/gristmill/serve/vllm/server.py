@@ -14,7 +14,9 @@ from gristmill.serve.errors import JsonResponse
 from gristmill.serve.limits import parse_object, read_body
 from gristmill.serve.openai.chat import chat_completions
 from gristmill.serve.openai.completions import completions
+from gristmill.serve.openai.embeddings import embeddings
 from gristmill.serve.state import State
+from gristmill.serve.vllm.scores import rerank, score
 
 
 async def load(http: HttpRequest) -> Response:
@@ -24,7 +26,7 @@ async def load(http: HttpRequest) -> Response:
 
 
 async def invocations(http: HttpRequest) -> Response:
-    """SageMaker's one route for all: a chat has ``messages``, a raw prompt ``prompt``."""
+    """SageMaker's one route for all, told apart by a field that only one of them has."""
     state: State = http.app.state.gristmill
     state.open()
     data = await read_body(http, state.options.max_body_bytes)
@@ -33,7 +35,15 @@ async def invocations(http: HttpRequest) -> Response:
         return await chat_completions(_again(http, data))
     if body.get("prompt") is not None:
         return await completions(_again(http, data))
-    raise RequestError("One of 'messages' or 'prompt' is needed.", "messages")
+    if body.get("input") is not None:
+        return await embeddings(_again(http, data))
+    if body.get("text_1") is not None:
+        return await score(_again(http, data))
+    if body.get("query") is not None:
+        return await rerank(_again(http, data))
+    raise RequestError(
+        "One of 'messages', 'prompt', 'input', 'text_1' or 'query' is needed.", "messages"
+    )
 
 
 def _again(http: HttpRequest, data: bytes) -> HttpRequest:
