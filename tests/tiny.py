@@ -29,7 +29,7 @@ from tests.quant.blocks import random_blocks
 
 F32 = npt.NDArray[np.float32]
 
-Arch = Literal["llama", "qwen2", "qwen3", "gemma3"]
+Arch = Literal["llama", "qwen2", "qwen3", "gemma3", "gemma4"]
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Control tokens; the first is BOS and padding, the last ends a turn (EOS)."""
@@ -115,15 +115,16 @@ def tiny_llama(
     Matrices are in ``encoding``, but in ``encodings[part]`` where a part of the tensor's name
     is given ({"attn_v": "q6_k"}). Sizes left None are the smallest that the encodings allow:
     d 64 (256 for blocks of 256), ff 2·d, head_dim d / heads, layers 2 (6 for Gemma, so that
-    one has full attention), and a vocabulary of exactly its tokens. ``tied``: no matrix of
-    its own for the output (Gemma's default). Equal arguments give equal files.
+    some have full attention; of Gemma 4's the last two share keys), and a vocabulary of exactly
+    its tokens. ``tied``: no matrix of its own for the output (Gemma's default). Equal arguments
+    give equal files.
     """
     used = (encoding, *(encodings or {}).values())
     d = d or max(64, *(ENCODINGS[name].block for name in used))
     tokens, kinds, merges = vocabulary(vocab)
     scales = rope_scaling
     tiny = Tiny(
-        path, arch, layers or (6 if arch == "gemma3" else 2), d, heads, kv_heads,
+        path, arch, layers or (6 if arch.startswith("gemma") else 2), d, heads, kv_heads,
         head_dim or d // heads, ff or 2 * d, context, window, 1e-6, 10000.0, scales,
         {}, tokens, merges,
     )  # fmt: skip
@@ -132,7 +133,7 @@ def tiny_llama(
     _write_tokenizer(writer, tiny, kinds)
     weights: dict[str, F32] = {}
     rng = np.random.default_rng(seed)
-    shapes = _shapes(tiny, arch == "gemma3" if tied is None else tied)
+    shapes = _shapes(tiny, arch.startswith("gemma") if tied is None else tied)
     # Logits of some size, so that the best token is not a matter of rounding; but embeddings
     # that are the output too would then only repeat the last token.
     loud = 4.0 if "output.weight" in shapes else 1.0
@@ -174,13 +175,33 @@ def _shapes(tiny: Tiny, tied: bool) -> dict[str, tuple[int, ...]]:
         if tiny.arch in ("qwen3", "gemma3"):
             layer |= {"attn_q_norm.weight": (tiny.head_dim,)}
             layer |= {"attn_k_norm.weight": (tiny.head_dim,)}
-        if tiny.arch == "gemma3":
+        if tiny.arch in ("gemma3", "gemma4"):
             layer |= {"post_attention_norm.weight": (d,), "post_ffw_norm.weight": (d,)}
+        if tiny.arch == "gemma4":
+            layer = _gemma4_layer(tiny, i, layer)
         shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
     shapes["output_norm.weight"] = (d,)
+    if tiny.arch == "gemma4":
+        shapes["per_layer_token_embd.weight"] = (len(tiny.tokens), tiny.layers * d)
+        shapes["per_layer_model_proj.weight"] = (tiny.layers * d, d)
+        shapes["per_layer_proj_norm.weight"] = (d,)
     if not tied:
         shapes["output.weight"] = (len(tiny.tokens), d)
     return shapes
+
+
+def _gemma4_layer(
+    tiny: Tiny, i: int, layer: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Every third layer sees all, with larger heads; the last two have no keys of their own."""
+    d, size = tiny.d, tiny.head_dim * (2 if i % 3 == 2 else 1)
+    q, kv = tiny.heads * size, tiny.kv_heads * size
+    layer |= {"attn_q.weight": (q, d), "attn_output.weight": (d, q), "attn_q_norm.weight": (size,)}
+    if i < tiny.layers - 2:
+        layer |= {"attn_k.weight": (kv, d), "attn_v.weight": (kv, d), "attn_k_norm.weight": (size,)}
+    else:
+        del layer["attn_k.weight"], layer["attn_v.weight"]
+    return layer | {"inp_gate.weight": (d, d), "proj.weight": (d, d), "post_norm.weight": (d,)}
 
 
 def _write_tensor(
@@ -224,6 +245,10 @@ def _encoded(
 
 def _rope_tensors(tiny: Tiny, rng: np.random.Generator) -> dict[str, F32]:
     scaling = tiny.rope_scaling
+    if tiny.arch == "gemma4":  # a quarter of the features turn
+        turning = tiny.head_dim // 4
+        still = [1e30] * (tiny.head_dim - turning)
+        return {"rope_freqs.weight": np.array([1.0] * turning + still, np.float32)}
     pairs = tiny.head_dim // 2
     if scaling is None or scaling["type"] in ("linear", "yarn"):
         return {}
@@ -251,15 +276,23 @@ def _write_config(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
     writer.add_feed_forward_length(tiny.ff)
     writer.add_head_count(tiny.heads)
     writer.add_head_count_kv(tiny.kv_heads)
-    writer.add_key_length(tiny.head_dim)
-    writer.add_value_length(tiny.head_dim)
+    size = tiny.head_dim * (2 if tiny.arch == "gemma4" else 1)
+    writer.add_key_length(size)
+    writer.add_value_length(size)
     writer.add_layer_norm_rms_eps(tiny.eps)
     writer.add_rope_freq_base(tiny.theta)
     writer.add_vocab_size(len(tiny.tokens))
     if tiny.arch == "llama":
         writer.add_rope_dimension_count(tiny.head_dim)
-    if tiny.arch == "gemma3":
+    if tiny.arch in ("gemma3", "gemma4"):
         writer.add_sliding_window(tiny.window)
+    if tiny.arch == "gemma4":
+        writer.add_sliding_window_pattern([i % 3 != 2 for i in range(tiny.layers)])
+        writer.add_shared_kv_layers(2)
+        writer.add_embedding_length_per_layer_input(tiny.d)
+        writer.add_key_length_swa(tiny.head_dim)
+        writer.add_value_length_swa(tiny.head_dim)
+        writer.add_rope_dimension_count_swa(tiny.head_dim)
     scaling = tiny.rope_scaling
     if scaling is None or scaling["type"] == "llama3":
         return

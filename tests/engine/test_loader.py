@@ -77,7 +77,7 @@ def test_alone_and_in_a_crowd(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "gemma4"])
 def test_a_tiny_model_under_pressure(tmp_path: Path, backend: str, arch: Arch) -> None:
     """Real ops, small chunks, a pool too small for all: the tokens of a calm run alone."""
     path = tmp_path / "tiny.gguf"
@@ -108,6 +108,20 @@ def test_a_tiny_model_under_pressure(tmp_path: Path, backend: str, arch: Arch) -
     crowded, some = answers(replace(calm, step_tokens=13, kv_bytes=whole), together=True)
     assert crowded == alone
     assert (none, some > 0) == (0, True)
+
+
+def test_tables_of_layers_stay_in_the_file(tmp_path: Path) -> None:
+    """Gemma 4's second table is most of the file, and none of the weights' memory."""
+    path = tmp_path / "tiny.gguf"
+    tiny = tiny_llama(path, "q8_0", arch="gemma4", context=256)
+    table = tiny.weights["per_layer_token_embd.weight"]
+    loaded = load(open_model(path), Options(context=128))
+    weights = loaded.plan.facts.weights_bytes
+    answer = Answer()
+    loaded.engine.submit(Request("1", (5, 6, 7), greedy(max_tokens=5)), answer)
+    assert len(answer.wait(60).tokens()) > 0
+    loaded.close()
+    assert weights < path.stat().st_size - table.size
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class Dense:
                 y = layers.norm(ops, weights, self.config, f"blk.{layer}.attn_norm", x)
                 seen = layers.attend(ops, weights, self.config, layer, y)
                 made = layers.transform(ops, weights, self.config, layer, y)
-                x = layers.residual(ops, self.config, x, ops.add(seen, made))
+                x = layers.residual(ops, self.config, x, seen)
+                x = layers.residual(ops, self.config, x, made)
             else:
                 y = layers.attention(ops, weights, self.config, layer, x)
                 x = layers.residual(ops, self.config, x, y)
