@@ -245,7 +245,7 @@ class Scheduler:
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False
-        if sequence.scored is None:
+        if not sequence.thorough:
             hit += manager.copy_tail(table, sequence.tokens, hit)
         manager.mark(table, sequence.prompt_tokens)
         sequence.computed = hit
