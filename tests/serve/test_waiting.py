@@ -85,6 +85,26 @@ def test_an_error_after_a_sign_of_life(slow: Ollama) -> None:
         assert told["message"] == "The model 'broken' could not be loaded: It is no model."
 
 
+def test_a_response_shows_that_it_lives(slow: Ollama) -> None:
+    body = {"model": "other", "input": "hello", "stream": True}
+    with httpx.stream("POST", slow.url + "/v1/responses", json=body, timeout=20) as got:
+        lines = got.iter_lines()
+        assert next(lines) == ": keep-alive"
+        slow.opener.gate.set()
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert [events[0]["type"], events[-1]["type"]] == ["response.created", "response.completed"]
+    slow.opener.gate.clear()
+    body["model"] = "broken"
+    with httpx.stream("POST", slow.url + "/v1/responses", json=body, timeout=20) as got:
+        lines = got.iter_lines()
+        assert next(lines) == ": keep-alive"
+        slow.opener.gate.set()
+        rest = [line for line in lines if line and line != ": keep-alive"]
+    assert rest[0] == "event: error" and len(rest) == 2
+    told = json.loads(rest[1][6:])
+    assert told["type"] == "error" and "could not be loaded" in told["message"]
+
+
 def test_anthropics_sign_of_life(slow: Ollama) -> None:
     body = {"model": "other", "messages": HELLO, "max_tokens": 9, "stream": True}
     with httpx.stream("POST", slow.url + "/v1/messages", json=body, timeout=20) as got:

@@ -12,7 +12,7 @@ from gristmill.errors import ContextError, RequestError
 from gristmill.serve.chat_request import ChatFields, chat_job
 from gristmill.serve.dialect import blocks_apart, renamed, translated
 from gristmill.serve.errors import JsonResponse, dumps
-from gristmill.serve.exchange import KEY
+from gristmill.serve.exchange import KEY, promise
 from gristmill.serve.limits import read_object
 from gristmill.serve.prompt import chat_tokens
 from gristmill.serve.responses.background import Replayed, Run
@@ -23,7 +23,7 @@ from gristmill.serve.responses.request import (
     ResponsesFields,
     parse_response,
 )
-from gristmill.serve.responses.shape import ResponseEvents, ResponseShape
+from gristmill.serve.responses.shape import EarlyEvents, ResponseEvents, ResponseShape
 from gristmill.serve.responses.store import Record, Store, stored
 from gristmill.serve.run import Job, reply
 from gristmill.serve.state import State
@@ -47,6 +47,8 @@ async def create(http: HttpRequest) -> Response:
     store: Store = http.app.state.responses
     mark = uuid.uuid4().hex
     asked = await _asked(http, mark)
+    if asked.fields.stream:
+        promise(http, EarlyEvents())
     with renamed(NAMES):
         job = await _job(http, asked, f"resp_{mark}")
         record = stored(job.id, asked.fields.previous_response_id, asked.items)

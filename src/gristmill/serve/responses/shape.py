@@ -264,13 +264,10 @@ class ResponseShape:
         return [self.told(f"response.{body['status']}", response=body)]
 
 
-class ResponseEvents:
-    """Events named by their ``type``; an error is a failed response."""
+class EarlyEvents:
+    """A stream whose response has not begun: its model is still being loaded."""
 
     media_type = "text/event-stream"
-
-    def __init__(self, shape: ResponseShape) -> None:
-        self.shape = shape
 
     def chunk(self, value: object) -> bytes:
         """``event: NAME`` and ``data: {"type": NAME, ...}``."""
@@ -281,13 +278,29 @@ class ResponseEvents:
         return b": keep-alive\n\n"
 
     def failure(self, error: BaseException) -> bytes:
+        """OpenAI's ``error`` event."""
+        told = error_body(error)["error"]
+        assert isinstance(told, dict)
+        fields = {name: told.get(name) for name in ("message", "param")}  # pyright: ignore
+        return self.chunk(
+            {"type": "error", "code": told.get("type"), **fields, "sequence_number": 0}  # pyright: ignore
+        )
+
+    def end(self) -> bytes:
+        """Nothing."""
+        return b""
+
+
+class ResponseEvents(EarlyEvents):
+    """Events named by their ``type``; an error is a failed response."""
+
+    def __init__(self, shape: ResponseShape) -> None:
+        self.shape = shape
+
+    def failure(self, error: BaseException) -> bytes:
         """``response.failed``."""
         body = self.shape.failed(error)
         return self.chunk(self.shape.told("response.failed", response=body))
-
-    def end(self) -> bytes:
-        """Nothing: the response's last event was the end."""
-        return b""
 
 
 def _is_clients(error: BaseException) -> bool:
