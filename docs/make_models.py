@@ -22,6 +22,7 @@ KNOWN: dict[str, str] = {
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya",
     "ernie4_5": "ERNIE 4.5 0.3B",
+    "exaone": "EXAONE 3 and 3.5",
     "exaone4": "EXAONE 4 1.2B and 32B",
     "gemma": "Gemma 1, CodeGemma",
     "gemma2": "Gemma 2",
@@ -30,8 +31,9 @@ KNOWN: dict[str, str] = {
     "glm4": "GLM-4 0414, GLM-4.1V (text)",
     "granite": "Granite 3, Granite 4 without Mamba",
     "hunyuan-dense": "Hunyuan 0.5B to 7B",
-    "llama": "Llama 1 to 3.3, Mistral 7B, Ministral 8B, SmolLM2, MiniCPM 5, Falcon 3, Yi, "
-    "DeepSeek-R1 distills of Llama",
+    "jais2": "Jais 2",
+    "llama": "Llama 1 to 3.3, Mistral 7B, Ministral 8B, SmolLM2, MiniCPM 5, Falcon 3, InternLM 3, "
+    "Yi, DeepSeek-R1 distills of Llama",
     "minicpm": "MiniCPM 1 and 2",
     "mistral3": "Ministral 3, Mistral Small 3.1 and later (text)",
     "nemotron": "Nemotron 4, Minitron",

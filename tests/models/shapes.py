@@ -61,6 +61,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "cohere": transformers.CohereConfig(**NARROW, use_qk_norm=True),
     "cohere2": transformers.Cohere2Config(**WIDE | FOUR, sliding_window=9, rotary_pct=1.0),
     "ernie4_5": transformers.Ernie4_5Config(**COMMON, use_bias=True),
+    "exaone": transformers.ExaoneConfig(**COMMON, rope_parameters=LLAMA3),
     "exaone4": transformers.Exaone4Config(**WIDE | FOUR, sliding_window=9, rope_parameters=LLAMA3),
     "exaone4-global": transformers.Exaone4Config(
         **WIDE, sliding_window=None, layer_types=["full_attention"] * 2
@@ -115,6 +116,8 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **COMMON | {"max_position_embeddings": 32768},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 20.0},
     ),
+    "internlm3": transformers.InternLM3Config(**COMMON),
+    "jais2": transformers.Jais2Config(**COMMON),
     "llama3": transformers.LlamaConfig(**COMMON, rope_parameters=LLAMA3),
     "ministral": transformers.MinistralConfig(
         **COMMON, sliding_window=9, layer_types=["full_attention", "sliding_attention"]
@@ -197,13 +200,21 @@ ONLY_FOLDERS = {
 """Models whose GGUF file, if there is one, is not the same model."""
 
 DISGUISED: dict[str, dict[str, Any]] = {
+    "exaone": {  # as on the hub, where its own code is with it
+        "num_hidden_layers": None,
+        "num_layers": 2,
+        "rms_norm_eps": None,
+        "layer_norm_epsilon": 1e-5,
+        "hidden_act": None,
+        "activation_function": "silu",
+    },
     "minicpm": {
         "model_type": "minicpm",
         "architectures": ["MiniCPMForCausalLM"],
         "scale_emb": 12,
         "scale_depth": 1.4,
         "dim_model_base": 8,
-    }
+    },
 }
 """What config.json says of models that ``transformers`` has no code for, once another's code
 that does the same has made them."""

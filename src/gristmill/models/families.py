@@ -74,6 +74,7 @@ FAMILIES: Mapping[str, Family] = {
         "pairs", norm="layer", parallel="always", qk_norm="each", logits="multiplied"
     ),
     "ernie4_5": Family("pairs"),
+    "exaone": Family(),
     "exaone4": Family(pre_norm=False, post_norm=True, qk_norm="head", period=4, unrotated="full"),
     "gemma": Family(activation="gelu_tanh", root_scaled=True),
     "gemma2": Family(
@@ -100,6 +101,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm4": Family("pairs", post_norm=True, fused=True),
     "granite": Family("pairs", halves=True, logits="divided"),
     "hunyuan-dense": Family(qk_norm="head", qk_norm_late=True),
+    "jais2": Family(norm="layer", activation="relu2", gated=False),
     "llama": Family("pairs", halves=True, period=0),
     "minicpm": Family("pairs", halves=True, logits="divided"),
     "mistral3": Family("pairs", halves=True, period=0, tempered=True),

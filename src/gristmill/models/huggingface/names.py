@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+_PREFIXES = (
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.",
+    "transformer.",
+    "",
+)
 """What stands before a decoder's own names, longest first."""
 
 _ENDS = {
     "embed_tokens": "token_embd",
     "norm": "output_norm",
     "lm_head": "output",
+    "wte": "token_embd",
+    "ln_f": "output_norm",
     "final_layernorm": "output_norm",
     "embed_tokens_per_layer": "per_layer_token_embd",
     "per_layer_model_projection": "per_layer_model_proj",
@@ -42,6 +51,15 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
     name: _LAYER | own
     for name, own in {
         "chatglm": _FUSED,
+        "exaone": {
+            **{f"attn.attention.{n}_proj": f"attn_{n}" for n in "qkv"},
+            "attn.attention.out_proj": "attn_output",
+            "ln_1": "attn_norm",
+            "ln_2": "ffn_norm",
+            "mlp.c_fc_0": "ffn_gate",
+            "mlp.c_fc_1": "ffn_up",
+            "mlp.c_proj": "ffn_down",
+        },
         "exaone4": _AROUND,
         "gemma2": _AROUND,
         "gemma3": _AROUND,
@@ -82,7 +100,7 @@ _IGNORED = re.compile(
     r"|.*\.rotary_emb\.inv_freq"
 )
 """What serves no text: images' encoders, and tables that the config says too."""
-_IN_LAYER = re.compile(r"layers\.(\d+)\.(.+)\.([a-z_0-9.]+)", re.ASCII)
+_IN_LAYER = re.compile(r"(?:layers|h)\.(\d+)\.(.+)\.([a-z_0-9.]+)", re.ASCII)
 
 
 def rename(name: str, architecture: str) -> str | None:

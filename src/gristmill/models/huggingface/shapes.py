@@ -19,7 +19,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 }
 _SLIDES = "sliding_attention"
 _PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5, "phi2": 0.5}
-_BASES = {"gemma3": 1e6, "gemma4": 1e6, "ernie4_5": 5e5, "command-r": 5e5}
+_BASES = {"gemma3": 1e6, "gemma4": 1e6, "ernie4_5": 5e5, "command-r": 5e5, "exaone": 5e5}
 _CONTEXTS = {"gemma3": 131_072, "gemma4": 131_072}
 _WINDOWS = {"gemma4": 512, "gemma3": 4096, "gemma2": 4096, "cohere2": 4096}
 _EPS = {"starcoder2": "norm_epsilon", "nemotron": "norm_eps"}
@@ -40,7 +40,7 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
         "vocab_size": config.integer("vocab_size"),
         "context_length": config.integer("max_position_embeddings", _CONTEXTS.get(architecture)),
         "embedding_length": width,
-        "block_count": config.integer("num_hidden_layers"),
+        "block_count": config.integer(_spelled(config, "num_hidden_layers", "num_layers")),
         "feed_forward_length": config.integer("intermediate_size"),
         "attention.head_count": heads,
         "attention.head_count_kv": config.integer("num_key_value_heads", heads),
@@ -49,7 +49,9 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
         "rope.dimension_count": rotated,
     }
     if family.norm == "rms":
-        own["attention.layer_norm_rms_epsilon"] = config.number("rms_norm_eps", 1e-6)
+        own["attention.layer_norm_rms_epsilon"] = config.number(
+            _spelled(config, "rms_norm_eps", "layer_norm_epsilon"), 1e-6
+        )
     else:
         eps = config.number(_EPS.get(architecture, "layer_norm_eps"), 1e-5)
         own["attention.layer_norm_epsilon"] = eps
@@ -64,8 +66,14 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
     return {"general.architecture": architecture, **named, **tables}
 
 
+def _spelled(config: Settings, usual: str, other: str) -> str:
+    """The key, of two, that the config has."""
+    return other if config.has(other) and not config.has(usual) else usual
+
+
 def _check_activation(architecture: str, family: Family, config: Settings) -> None:
     asked = config.text("hidden_activation", "") or config.text("hidden_act", "")
+    asked = asked or config.text("activation_function", "")
     allowed = _ACTIVATIONS[family.activation]
     if architecture == "gemma":  # "gelu" there means the other: transformers corrects it too
         allowed = (*allowed, "gelu")
