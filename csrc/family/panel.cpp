@@ -65,4 +65,13 @@ void write_panel_row(Act act, const RowBlocks& blocks, int row, const float* x, 
   }
 }
 
+void copy_panel_row(Act act, const RowBlocks& blocks, int row, const uint8_t* single, int k,
+                    uint8_t* panel) {
+  const int b = blocks.of_row(row), start = blocks.start(b);
+  const size_t bytes = panel_row_bytes(act, k), mr = size_t(blocks.size(b));
+  uint8_t* p = panel + size_t(start) * bytes + size_t(row - start) * 4;
+  for (size_t word = 0; word < bytes / 4; word++)
+    std::memcpy(p + word * mr * 4, single + word * 4, 4);
+}
+
 }  // namespace gm::inline GM_ISA

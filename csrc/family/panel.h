@@ -49,5 +49,8 @@ struct RowBlocks {
 // Writes one row of k values into the panel of its step.
 void write_panel_row(Act act, const RowBlocks& blocks, int row, const float* x, int k,
                      uint8_t* panel);
+// The same from the row as a panel of its own: all formats interleave rows word by word.
+void copy_panel_row(Act act, const RowBlocks& blocks, int row, const uint8_t* single, int k,
+                    uint8_t* panel);
 
 }  // namespace gm::inline GM_ISA

@@ -74,6 +74,8 @@ void with_activation(Activation act, Fn fn) {
         F r = isa::max(x, isa::zero());
         return isa::mul(r, r);
       });
+    case Activation::sigmoid:
+      return fn([](F x) { return isa::sigmoid(x); });
   }
 }
 
@@ -124,7 +126,9 @@ void activate(Activation act, const float* x, int n, float* out) {
 }
 
 void elementwise(Elementwise op, const float* x, const float* y, int n, float* out) {
-  if (op == Elementwise::add)
+  if (op == Elementwise::mul_by_one)
+    scale(x, *y, n, out);
+  else if (op == Elementwise::add)
     map2(x, y, n, out, [](F a, F b) { return isa::add(a, b); });
   else
     map2(x, y, n, out, [](F a, F b) { return isa::mul(a, b); });

@@ -7,8 +7,8 @@
 
 namespace gm::inline GM_ISA {
 
-enum class Activation : int { silu = 0, gelu_tanh = 1, gelu = 2, relu = 3, relu2 = 4 };
-enum class Elementwise : int { add = 0, mul = 1 };
+enum class Activation : int { silu, gelu_tanh, gelu, relu, relu2, sigmoid };
+enum class Elementwise : int { add = 0, mul = 1, mul_by_one = 2 };  // one: y is one number
 
 // x / sqrt(mean(x²) + eps) · weight over each of `heads` groups of n; weight null is ones.
 void rms_norm(const float* x, const float* weight, float eps, int heads, int n, float* out);

@@ -35,11 +35,17 @@ class Part:
     ``heads``, if not 0: in each of so many heads the rows lie as Hugging Face has them, first
     all first features of the rotated pairs, then all second ones; they are dealt into pairs,
     which is GGUF's order for the architectures whose ``Rope.style`` is "pairs".
+    ``expert``, if given: of a tensor with three axes, (experts, rows, columns), the matrix of one.
+    ``turned``: a matrix that lies (K, N) in the file. ``dealt``: the rows lie first of the one
+    half, first of the other, second of the one, …; they are dealt into halves.
     """
 
     tensor: str
     rows: tuple[int, int] | None = None
     heads: int = 0
+    expert: int | None = None
+    turned: bool = False
+    dealt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,14 @@ class Wanted:
     ``kind`` "matrix" is (N, K), for ``linear`` and ``embed``; "table" is one for ``embed`` alone,
     of which only the rows that are asked for need ever be read from the file; "vector" is (N,),
     decoded to float32, for norms and biases, with ``plus`` added to each value (Gemma's 1 + w);
-    its parts may have more axes, and are read in order.
+    its parts may have more axes, and are read in order. "experts" is (E, N, K): the parts are
+    matrices stacked by rows, all of expert 0 first, then all of expert 1, …, equal in rows from
+    expert to expert.
     ``shape`` is what the model's config says it must be: a mismatch is a ``FormatError``.
     """
 
     name: str
-    kind: Literal["matrix", "table", "vector"]
+    kind: Literal["matrix", "table", "vector", "experts"]
     parts: tuple[Part, ...]
     shape: tuple[int, ...]
     plus: float = 0.0
@@ -65,7 +73,7 @@ class Weight(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, K) of a matrix, (N,) of a vector."""
+        """(N, K) of a matrix, (N,) of a vector, (E, N, K) of experts."""
         ...
 
     @property
@@ -94,6 +102,37 @@ class Rope:
     scale: float = 1.0
     growth: float = 0.0
     growth_after: int = 0
+
+
+# --------------------------------------------------------------- experts
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a row chooses its experts, and what their results weigh.
+
+    The logits of the ``experts`` become scores by ``score``; the ``used`` best are chosen (of
+    equal ones the first). With ``groups`` > 1 the experts lie in so many equal groups, and only
+    the ``groups_used`` best groups can be chosen from; a group is as good as its ``group_best``
+    best experts together. A chosen expert weighs its score, over the sum of the chosen scores
+    if ``normalised``, times ``scale``.
+    """
+
+    experts: int
+    used: int
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    group_best: int = 1
+    weighs_input: bool = False
+    """Whether the weight multiplies what an expert reads (Llama 4), not its result."""
+
+
+Gate = Literal["silu", "gelu_tanh", "gelu", "clamped"]
+"""How an expert's halves meet: act(gate) · up; "clamped" is gpt-oss's
+(clip(up, ±limit) + 1) · g · sigmoid(1.702 · g) with g = min(gate, limit)."""
 
 
 # ------------------------------------------------------------------- ops
@@ -167,7 +206,33 @@ class Ops(Protocol):
         """act(first half of the columns) · second half."""
         ...
 
-    def activation(self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]) -> X:
+    def experts(
+        self,
+        x: X,
+        logits: X,
+        routing: Routing,
+        gate_up: Weight,
+        down: Weight,
+        *,
+        gate: Gate,
+        limit: float = 0.0,
+        gate_up_bias: Weight | None = None,
+        down_bias: Weight | None = None,
+        selection: Weight | None = None,
+        result_scale: Weight | None = None,
+    ) -> X:
+        """The weighted sum of what each row's chosen experts make of it.
+
+        logits has a column per expert. gate_up (E, 2h, d) and down (E, d, h) are of kind
+        "experts", the gate's rows first; the biases are vectors of E·2h and E·d values.
+        ``selection`` (E) is added to the scores for the choice alone; ``result_scale`` (E)
+        multiplies the weight of an expert.
+        """
+        ...
+
+    def activation(
+        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
+    ) -> X:
         """Elementwise activation."""
         ...
 
@@ -176,7 +241,7 @@ class Ops(Protocol):
         ...
 
     def mul(self, x: X, y: X) -> X:
-        """x · y, elementwise."""
+        """x · y, elementwise; y may be of one column, which multiplies all of x's."""
         ...
 
     def scale(self, x: X, factor: float) -> X:

@@ -41,7 +41,7 @@ from gristmill.quant import (
     q8_0,
     tq,
 )
-from gristmill.quant.composite import Codes, Composite, cut, deal
+from gristmill.quant.composite import Codes, Composite, cut, deal, undeal
 from gristmill.quant.encoding import Encoding
 from gristmill.types import RawTensor
 
@@ -52,11 +52,13 @@ __all__ = [
     "Composite",
     "Encoding",
     "composite_of",
+    "dealt",
     "decode",
     "encode",
     "encoding_of",
     "paired",
     "rows",
+    "turned",
 ]
 
 _FAMILIES = (floats, q8_0, q5_0, q4_0, q1_0, q6_k, q4_k, q2_k, iq4, iq3, iq2, iq1, tq, fp4)
@@ -140,6 +142,39 @@ def paired(tensor: RawTensor, heads: int) -> RawTensor:
     data = np.frombuffer(tensor.data, np.uint8).reshape(heads, 2, count // heads // 2, -1)
     dealt = np.ascontiguousarray(data.transpose(0, 2, 1, 3)).reshape(-1)
     return RawTensor(tensor.name, tensor.encoding, tensor.shape, dealt.data)
+
+
+def dealt(tensor: RawTensor) -> RawTensor:
+    """The tensor with first its rows 0, 2, 4, …, then 1, 3, 5, …: a copy (of a composite: noted).
+
+    Raises FormatError for an odd number of rows, or ones that cannot be parted.
+    """
+    count = tensor.shape[0] if tensor.shape else 0
+    rows(tensor, 0, count)  # the bytes fit the shape
+    if count % 2 or not count or tensor.data.nbytes % count:
+        raise FormatError(f"Tensor '{tensor.name}' of shape {tensor.shape} has no two halves.")
+    if composite_of(tensor) is not None:
+        return undeal(tensor)
+    if math.prod(tensor.shape[1:]) % _plain(tensor).row_granule:
+        raise FormatError(
+            f"Tensor '{tensor.name}' in {tensor.encoding} cannot be reordered by rows."
+        )
+    data = np.frombuffer(tensor.data, np.uint8).reshape(count // 2, 2, -1)
+    halves = np.ascontiguousarray(data.transpose(1, 0, 2)).reshape(-1)
+    return RawTensor(tensor.name, tensor.encoding, tensor.shape, halves.data)
+
+
+def turned(tensor: RawTensor) -> RawTensor:
+    """The matrix (K, N) as (N, K): a copy. Raises UnsupportedError if its values lie in blocks."""
+    if composite_of(tensor) is not None or _plain(tensor).block != 1 or len(tensor.shape) != 2:
+        raise UnsupportedError(
+            f"Tensor '{tensor.name}' in {tensor.encoding} of shape {tensor.shape} lies the other "
+            "way round than it is read: only plain values can be turned."
+        )
+    rows(tensor, 0, tensor.shape[0])  # the bytes fit the shape
+    data = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape, -1)
+    across = np.ascontiguousarray(data.transpose(1, 0, 2)).reshape(-1)
+    return RawTensor(tensor.name, tensor.encoding, tensor.shape[::-1], across.data)
 
 
 def rows(tensor: RawTensor, start: int, stop: int) -> RawTensor:

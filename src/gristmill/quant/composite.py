@@ -171,12 +171,22 @@ def cut(tensor: RawTensor, start: int, stop: int) -> RawTensor:
 
 def deal(tensor: RawTensor, heads: int) -> RawTensor:
     """The rows of each head dealt from halves into pairs; the caller has checked that they go."""
-    n = tensor.shape[0]
+    half = tensor.shape[0] // heads // 2
+    return _ordered(tensor, _order(tensor).reshape(heads, 2, half).transpose(0, 2, 1).reshape(-1))
+
+
+def undeal(tensor: RawTensor) -> RawTensor:
+    """The rows dealt from pairs into halves; the caller has checked that their number is even."""
+    return _ordered(tensor, _order(tensor).reshape(-1, 2).T.reshape(-1))
+
+
+def _order(tensor: RawTensor) -> I32:
+    """Of every row, the stored row that it is."""
     order = tensor.parts.get("row_order")
-    first, last, _ = stored(tensor, 0, n)
-    rows = np.arange(first, last) if order is None else np.frombuffer(order.data, np.int32)
-    pairs = rows.reshape(heads, 2, n // heads // 2).transpose(0, 2, 1).reshape(-1)
-    return _ordered(tensor, pairs.astype(np.int32))
+    if order is not None:
+        return np.frombuffer(order.data, np.int32)
+    first, last, _ = stored(tensor, 0, tensor.shape[0])
+    return np.arange(first, last, dtype=np.int32)
 
 
 def _ordered(tensor: RawTensor, rows: I32) -> RawTensor:

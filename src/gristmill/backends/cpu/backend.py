@@ -104,12 +104,10 @@ class CpuBackend:
         self._decoded: dict[str, tuple[int, int, int]] = {}
         """Encoding without a native layout → tensors, their bytes in the file and in memory."""
 
-    def pack(
-        self, wanted: Wanted, tensors: Mapping[str, RawTensor]
-    ) -> weights.CpuMatrix | weights.CpuVector:
+    def pack(self, wanted: Wanted, tensors: Mapping[str, RawTensor]) -> weights.Packed:
         """See ``ops.Backend``."""
         packed = weights.pack(wanted, tensors, self._pool)
-        if isinstance(packed, weights.CpuMatrix):
+        if not isinstance(packed, weights.CpuVector):
             for part in packed.decoded:
                 count, stored, now = self._decoded.get(part.encoding, (0, 0, 0))
                 sizes = (count + 1, stored + part.stored, now + part.floats)

@@ -7,7 +7,7 @@ from typing import Any
 from gristmill.backends.cpu.fuse import row_bytes
 from gristmill.backends.cpu.native import native
 from gristmill.backends.cpu.record import TOKENS, Columns, Node, Value
-from gristmill.backends.ops import Rope
+from gristmill.backends.ops import Rope, Routing
 
 Access = tuple[bool, int | None]
 """Whether it writes, and the kind of rows it is shared out by (None: by other rules)."""
@@ -119,6 +119,8 @@ def _emit_node(
             panels[x.value.act or 0] = slot
         kind = "linear" if node.rows == TOKENS else "head"
         program.linear(barrier, out, panels, a["weight"], a["bias"], residual, kind)
+    elif node.kind == "experts":
+        _emit_experts(program, a, barrier, out, ins)
     elif node.kind == "attention":
         stored = ins[1:] or [(-1, 0), (-1, 0)]
         program.attention(barrier, out, ins[0], *stored, **a)
@@ -146,3 +148,30 @@ def _emit_node(
         )
     else:
         getattr(program, node.kind)(barrier, node.rows, node.width, out, panels, *ins, *a.values())
+
+
+def _emit_experts(
+    program: Any,
+    args: dict[str, Any],
+    barrier: bool,
+    out: tuple[int, int],
+    ins: list[tuple[int, int]],
+) -> None:
+    a = {key: value for key, value in args.items() if key not in ("residual", "routing")}
+    routing: Routing = args["routing"]
+    residual = ins.pop() if "residual" in args else (-1, 0)
+    program.experts(
+        barrier,
+        out,
+        *ins,
+        residual,
+        **a,
+        used=routing.used,
+        sigmoid=routing.score == "sigmoid",
+        normalised=routing.normalised,
+        scale=routing.scale,
+        groups=routing.groups,
+        groups_used=routing.groups_used,
+        group_best=routing.group_best,
+        weighs_input=routing.weighs_input,
+    )

@@ -17,7 +17,10 @@ def uses(nodes: list[Node]) -> Counter[Value]:
 
 
 def residual_into_linear(nodes: list[Node], result: Value) -> list[Node]:
-    """x + linear(y): the linear op adds x as it stores, when nobody else reads its result."""
+    """x + linear(y): the linear op adds x as it stores, when nobody else reads its result.
+
+    So does the experts op.
+    """
     count = uses(nodes)
     count[result] += 1
     producer = {node.out: i for i, node in enumerate(nodes) if node.out is not None}
@@ -30,7 +33,7 @@ def residual_into_linear(nodes: list[Node], result: Value) -> list[Node]:
             linear = nodes[at] if at >= 0 else node
             ready = producer.get(x.value, len(nodes)) < at
             alone = count[y.value] == 1 and y.whole and "residual" not in linear.args
-            if linear.kind == "linear" and ready and alone:
+            if linear.kind in ("linear", "experts") and ready and alone:
                 linear.args["residual"] = x
                 linear.inputs.append(x)
                 linear.out = node.out

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gristmill.backends.cpu.state import CpuMemory
-from gristmill.backends.cpu.weights import matrix_of, vector_of
-from gristmill.backends.ops import Rope, Weight, X
+from gristmill.backends.cpu.weights import experts_of, matrix_of, vector_of
+from gristmill.backends.ops import Gate, Rope, Routing, Weight, X
 from gristmill.types import Window
 
 TOKENS, OUTPUTS = 0, 1
@@ -56,7 +56,7 @@ class Node:
     @property
     def by_rows(self) -> bool:
         """Whether workers share it out by rows (row ops), rather than by its own rules."""
-        return self.kind not in ("linear", "attention")
+        return self.kind not in ("linear", "attention", "experts")
 
 
 def columns(x: X) -> Columns:
@@ -168,8 +168,46 @@ class Recorder:
         gate, up = self.split(x, half, half)
         return self._add("glu", [gate, up], half, act=ACTIVATIONS.index(kind))
 
+    def experts(
+        self,
+        x: X,
+        logits: X,
+        routing: Routing,
+        gate_up: Weight,
+        down: Weight,
+        *,
+        gate: Gate,
+        limit: float = 0.0,
+        gate_up_bias: Weight | None = None,
+        down_bias: Weight | None = None,
+        selection: Weight | None = None,
+        result_scale: Weight | None = None,
+    ) -> Columns:
+        """See ``ops.Ops``."""
+        _tokens(x, logits)
+        read, back = experts_of(gate_up), experts_of(down)
+        if x.width != read.k or logits.width != routing.experts or read.count != routing.experts:
+            raise TypeError(
+                f"{x.width} columns and {logits.width} logits for {read.count} experts "
+                f"of {read.k} columns"
+            )
+        return self._add(
+            "experts",
+            [x, logits],
+            back.n,
+            routing=routing,
+            gate_up=read,
+            down=back,
+            gate=GATES.index(gate),
+            limit=limit,
+            gate_up_bias=vector_of(gate_up_bias),
+            down_bias=vector_of(down_bias),
+            selection=vector_of(selection),
+            result_scale=vector_of(result_scale),
+        )
+
     def activation(
-        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
     ) -> Columns:
         """See ``ops.Ops``."""
         return self._add("activation", [x], x.width, act=ACTIVATIONS.index(kind))
@@ -180,6 +218,8 @@ class Recorder:
 
     def mul(self, x: X, y: X) -> Columns:
         """See ``ops.Ops``."""
+        if y.width == 1 and columns(x).value.rows == columns(y).value.rows:
+            return self._add("elementwise", [x, y], x.width, op=2)
         return self._elementwise(x, y, 1)
 
     def _elementwise(self, x: X, y: X, op: int) -> Columns:
@@ -206,5 +246,6 @@ def _tokens(*xs: X) -> None:
         raise TypeError("this op works on the rows of tokens, before ``outputs``")
 
 
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid")
+GATES = ("silu", "gelu_tanh", "gelu", "clamped")
 """Their order numbers them for the native side."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,20 @@ class CpuMatrix:
 
 
 @dataclass(frozen=True, eq=False)
+class CpuExperts:
+    """Matrices (E, N, K) packed in native tiles, expert by expert."""
+
+    native: Any
+    shape: tuple[int, ...]
+    decoded: tuple[Decoded, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the packed tiles."""
+        return self.native.nbytes
+
+
+@dataclass(frozen=True, eq=False)
 class CpuVector:
     """float32 values."""
 
@@ -63,12 +77,22 @@ def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTe
         raise FormatError(f"The model has no tensor {part.tensor!r}, which {wanted.name!r} needs.")
     if not tensor.shape:
         return tensor  # no shape that anyone wants, as the caller will say
+    if part.expert is not None:
+        if len(tensor.shape) != 3:
+            return tensor  # no shape that anyone wants, likewise
+        one = quant.rows(tensor, part.expert, part.expert + 1)
+        tensor = replace(one, shape=one.shape[1:])
     # Cutting checks the encoding and that the bytes fit the shape, for all rows too.
     cut = quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
+    cut = quant.turned(cut) if part.turned else cut
+    cut = quant.dealt(cut) if part.dealt else cut
     return quant.paired(cut, part.heads) if part.heads else cut
 
 
-def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatrix | CpuVector:
+Packed = CpuMatrix | CpuVector | CpuExperts
+
+
+def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> Packed:
     """Pack one weight. Raises FormatError (missing, wrong shape), UnsupportedError (encoding)."""
     parts = [_find(wanted, part, tensors) for part in wanted.parts]
     _check_shape(wanted, parts)
@@ -76,6 +100,8 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
         values = np.concatenate([quant.decode(part).reshape(-1) for part in parts])
         values = np.ascontiguousarray(values + np.float32(wanted.plus), dtype=np.float32)
         return CpuVector(native().Vector(values), wanted.shape)
+    if wanted.kind == "experts":
+        return _pack_experts(wanted, parts, pool)
     matrix = native().Matrix(wanted.shape[1])
     if wanted.kind == "table" and all(part.encoding in _codecs() for part in parts):
         for part in parts:
@@ -86,6 +112,19 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> CpuMatr
     return CpuMatrix(matrix, wanted.shape, sizes)
 
 
+def _pack_experts(wanted: Wanted, parts: list[RawTensor], pool: Any) -> CpuExperts:
+    count, _, k = wanted.shape
+    each = len(parts) // count
+    matrices = native().Experts(count, k)
+    sizes: list[Decoded] = []
+    for i, part in enumerate(parts):
+        codec, raw, floats = _native_rows(part)
+        matrices.append(i // each, codec, part.shape[0], raw, pool)
+        if floats:
+            sizes.append(Decoded(part.encoding, _stored(part), floats))
+    return CpuExperts(matrices, wanted.shape, tuple(sizes))
+
+
 def _stored(part: RawTensor) -> int:
     """Bytes in the file, of those rows of a composite that are cut."""
     count = part.settings.get("stored_rows")
@@ -94,6 +133,9 @@ def _stored(part: RawTensor) -> int:
 
 def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
     flat = wanted.kind == "vector"
+    if wanted.kind == "experts":
+        _check_experts(wanted, parts)
+        return
     rows = sum(math.prod(part.shape if flat else part.shape[:1]) for part in parts)
     rest = {() if flat else part.shape[1:] for part in parts}
     if rest != {wanted.shape[1:]} or rows != wanted.shape[0]:
@@ -104,23 +146,43 @@ def _check_shape(wanted: Wanted, parts: list[RawTensor]) -> None:
         )
 
 
+def _check_experts(wanted: Wanted, parts: list[RawTensor]) -> None:
+    count, n, k = wanted.shape
+    each = len(parts) // count
+    for expert in range(count):
+        of_one = parts[expert * each : (expert + 1) * each]
+        fits = all(len(part.shape) == 2 and part.shape[1] == k for part in of_one)
+        if len(parts) % count or not fits or sum(part.shape[0] for part in of_one) != n:
+            found = " + ".join(str(list(part.shape)) for part in of_one)
+            raise FormatError(
+                f"{wanted.name!r} should have {count} matrices of the shape {[n, k]}, but the "
+                f"file's {', '.join(repr(p.name) for p in of_one)} has {found} for number {expert}."
+            )
+
+
 def _append(matrix: Any, part: RawTensor, pool: Any) -> int:
     """Append a tensor's rows; the bytes of those that had to be decoded."""
     n, k = part.shape
-    if part.encoding in _codecs():
-        matrix.append(part.encoding, n, np.frombuffer(part.data, np.uint8), pool)
-        return 0
-    step = max(16, _CHUNK_WEIGHTS // k // 16 * 16)
+    step = n if part.encoding in _codecs() else max(16, _CHUNK_WEIGHTS // k // 16 * 16)
     size = 0
     for start in range(0, n, step):
-        cut = quant.rows(part, start, min(start + step, n))
-        values = np.ascontiguousarray(quant.decode(cut), dtype=np.float32)
-        # Codebooks of few bits with powers of two fit bfloat16: half the bytes.
-        narrow = quant.composite_of(part) is not None and not (values.view(np.uint16)[:, ::2]).any()
-        raw = np.ascontiguousarray(values.view(np.uint16)[:, 1::2]) if narrow else values
-        matrix.append("bf16" if narrow else "f32", cut.shape[0], raw.view(np.uint8).ravel(), pool)
-        size += raw.nbytes
+        cut = part if step >= n else quant.rows(part, start, min(start + step, n))
+        codec, raw, floats = _native_rows(cut)
+        matrix.append(codec, cut.shape[0], raw, pool)
+        size += floats
     return size
+
+
+def _native_rows(part: RawTensor) -> tuple[str, npt.NDArray[np.uint8], int]:
+    """Rows as a native codec reads them: its name, the bytes, and how many of them are floats
+    because the encoding has none."""
+    if part.encoding in _codecs():
+        return part.encoding, np.frombuffer(part.data, np.uint8), 0
+    values = np.ascontiguousarray(quant.decode(part), dtype=np.float32)
+    # Codebooks of few bits with powers of two fit bfloat16: half the bytes.
+    narrow = quant.composite_of(part) is not None and not (values.view(np.uint16)[:, ::2]).any()
+    raw = np.ascontiguousarray(values.view(np.uint16)[:, 1::2]) if narrow else values
+    return "bf16" if narrow else "f32", raw.view(np.uint8).ravel(), raw.nbytes
 
 
 def _codecs() -> frozenset[str]:
@@ -131,6 +193,13 @@ def matrix_of(weight: Weight) -> Any:
     """The C++ matrix of a weight that an op wants as a matrix."""
     if not isinstance(weight, CpuMatrix):
         raise TypeError("this op wants a matrix")
+    return weight.native
+
+
+def experts_of(weight: Weight) -> Any:
+    """The C++ experts of a weight that an op wants as experts."""
+    if not isinstance(weight, CpuExperts):
+        raise TypeError("this op wants the matrices of experts")
     return weight.native
 
 

@@ -49,10 +49,15 @@ class ReferenceBackend:
             if tensor is None:
                 raise FormatError(f"The file has no tensor {part.tensor!r}, which the model needs.")
             piece = decode(paired(tensor, part.heads) if part.heads else tensor)
+            piece = piece if part.expert is None else piece[part.expert]
             piece = piece.reshape(-1) if wanted.kind == "vector" else piece
-            pieces.append(piece if part.rows is None else piece[slice(*part.rows)])
+            piece = piece if part.rows is None else piece[slice(*part.rows)]
+            piece = piece.T if part.turned else piece
+            pieces.append(np.concatenate([piece[0::2], piece[1::2]]) if part.dealt else piece)
         if len({piece.shape[1:] for piece in pieces}) == 1:
             data = np.concatenate(pieces)
+            if wanted.kind == "experts" and len(data) == wanted.shape[0] * wanted.shape[1]:
+                data = data.reshape(wanted.shape)
             if data.shape == wanted.shape:
                 return Array(data + np.float32(wanted.plus) if wanted.plus else data)
         names = ", ".join(part.tensor for part in wanted.parts)

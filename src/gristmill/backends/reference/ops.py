@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.backends.ops import Batch, Rope, Weight, X
+from gristmill.backends.ops import Batch, Gate, Rope, Routing, Weight, X
+from gristmill.backends.reference.activations import act
+from gristmill.backends.reference.mixture import mixture, route
 from gristmill.backends.reference.state import F64, ReferenceMemory
 from gristmill.types import Slot, Window
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, K) of a matrix, (N,) of a vector."""
+        """(N, K) of a matrix, (N,) of a vector, (E, N, K) of experts."""
         return self.data.shape
 
     @property
@@ -51,25 +50,14 @@ def _wide(weight: Weight) -> F64:
     return weight.data.astype(np.float64)
 
 
+def _maybe(weight: Weight | None) -> F64 | None:
+    return None if weight is None else _wide(weight)
+
+
 def _values(x: X) -> F64:
     if not isinstance(x, Values):
         raise TypeError("the activations belong to another back end")
     return x.data
-
-
-def act(x: F64, kind: str) -> F64:
-    """The activations by name, elementwise."""
-    if kind == "silu":
-        return x / (1 + np.exp(-np.clip(x, -700, None)))
-    if kind == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if kind == "gelu":
-        return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
-    if kind == "relu":
-        return np.maximum(x, 0)
-    if kind == "relu2":
-        return np.maximum(x, 0) ** 2
-    raise ValueError(f"unknown activation {kind!r}")
 
 
 class ReferenceOps:
@@ -187,8 +175,28 @@ class ReferenceOps:
         half = data.shape[1] // 2
         return Values(act(data[:, :half], kind) * data[:, half:])
 
+    def experts(
+        self,
+        x: X,
+        logits: X,
+        routing: Routing,
+        gate_up: Weight,
+        down: Weight,
+        *,
+        gate: Gate,
+        limit: float = 0.0,
+        gate_up_bias: Weight | None = None,
+        down_bias: Weight | None = None,
+        selection: Weight | None = None,
+        result_scale: Weight | None = None,
+    ) -> Values:
+        """The weighted sum of what each row's chosen experts make of it."""
+        weights = route(_values(logits), routing, _maybe(selection), _maybe(result_scale))
+        matrices, biases = (_wide(gate_up), _wide(down)), (_maybe(gate_up_bias), _maybe(down_bias))
+        return Values(mixture(_values(x), weights, routing, matrices, biases, gate, limit))
+
     def activation(
-        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
     ) -> Values:
         """Elementwise activation."""
         return Values(act(_values(x), kind))
