@@ -62,6 +62,9 @@ class Options:
     prefix_cache: bool = True
     pooling: Literal["mean", "first", "last", "each"] | None = None
     """How embeddings are pooled. None: as the model's file says, else the last token's."""
+    prefix_cache_dir: str | None = None
+    """Where beginnings that prompts share are kept on disk; None: nowhere."""
+    prefix_cache_dir_bytes: int = 4 << 30
     max_waiting: int = 1024
     seed: int | None = None
     step_timeout: float = 120.0

@@ -30,6 +30,7 @@ from gristmill.engine.engine import Engine, Parts
 from gristmill.engine.memory import Headroom
 from gristmill.engine.plan import Facts, Plan
 from gristmill.errors import EngineError, RequestError, ResourceError
+from gristmill.kv.shelf import Shelf
 from gristmill.types import (
     Delta,
     Paged,
@@ -285,6 +286,7 @@ class Toy:
         on_failure: Callable[[EngineError], None] | None = None,
         eos: frozenset[int] = frozenset({EOS}),
         headroom: Headroom | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.plan = plan or make_plan()
         self.memory = ToyMemory(self.plan.facts.states, ceiling)
@@ -298,6 +300,7 @@ class Toy:
             eos=eos,
             detokenizer=ToyDetokenizer,
             headroom=headroom,
+            shelf=shelf,
         )
         self.engine = Engine(parts, on_failure, check_idle=True)
 

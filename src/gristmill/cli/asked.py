@@ -54,6 +54,8 @@ def to_options(given: Mapping[str, Any]) -> Options:
         pooling=_POOLINGS.get(given["pooling"]),
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],
+        prefix_cache_dir=_folder(given["prefix_cache_dir"]),
+        prefix_cache_dir_bytes=given["prefix_cache_dir_bytes"],
         max_waiting=given["max_waiting"],
         seed=None if seed == -1 else seed,
         step_timeout=given["step_timeout"],
@@ -90,6 +92,10 @@ def _with_file(repositories: tuple[str, ...], file: str | None) -> tuple[str, ..
     if len(repositories) != 1:
         raise UsageError("--hf-file needs one --hf-repo.")
     return (f"{repositories[0].partition(':')[0]}:{file}",)
+
+
+def _folder(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
 
 
 def _forever(seconds: float) -> float | None:

@@ -198,6 +198,23 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Engine",
+        "--prefix-cache-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Keep beginnings that prompts share there, so that they survive a restart. Whoever "
+        "can read it can learn what was said.",
+    ),
+    option(
+        "Engine",
+        "--prefix-cache-dir-size",
+        "prefix_cache_dir_bytes",
+        type=Size(),
+        default="4GiB",
+        show_default=True,
+        help="Most bytes of it; the least recently used go first.",
+    ),
+    option(
+        "Engine",
         "-t",
         "--threads",
         type=Choose(),

@@ -66,10 +66,16 @@ class Engine:
         self._on_failure = on_failure
         self._check_idle = check_idle
         self._pools = Pools(parts.memory, plan.kv_blocks, room=parts.headroom)
-        self._manager = BlockManager(plan.facts.states, self._pools, prefix_cache=plan.prefix_cache)
+        self._manager = BlockManager(
+            plan.facts.states,
+            self._pools,
+            prefix_cache=plan.prefix_cache,
+            key=None if parts.shelf is None else parts.shelf.key,
+        )
         self._scheduler = Scheduler(
             self._manager, plan.max_running, plan.step_tokens, plan.slowdown
         )
+        self._shelving = self._scheduler.shelving = parts.shelving(self._manager)
         self._steward = Steward(self._manager, self._pools, parts.headroom)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
         self._embedder: Stepper | None = None
@@ -221,6 +227,8 @@ class Engine:
             self._die(error)
         finally:
             self._masks.close()
+            if self._shelving is not None:
+                self._shelving.close()
             with self._wake:
                 self._over = True
                 asked, self._asked = self._asked, set()
@@ -253,7 +261,8 @@ class Engine:
             while not (self._inbox or self._scheduler.busy or self._deadline is not None):
                 if self._check_idle:
                     self._manager.check()
-                if not self._wake.wait(self._steward.idle_for()):
+                more = self._shelving is not None and self._shelving.tend()
+                if not self._wake.wait(0.001 if more else self._steward.idle_for()) and not more:
                     break  # to look after the memory
             commands, self._inbox = self._inbox, []
             return commands
@@ -302,6 +311,8 @@ class Engine:
                 self._evaluated(span.sequence, now)
         for sequence in embedded:
             self._evaluated(sequence, now)
+        if self._shelving is not None:
+            self._shelving.tend()
         self._count(plan, len(choices), started)
         self.in_step = False
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
+import gristmill
 from gristmill import backends, models
 from gristmill.backends.ops import Backend, Memory, Program, Wanted, Weight, state_groups
 from gristmill.engine.engine import Engine, Parts
@@ -17,8 +20,10 @@ from gristmill.engine.grammar import Grammars
 from gristmill.engine.machine import Machine, look
 from gristmill.engine.memory import Headroom, reserve_of
 from gristmill.engine.plan import Facts, Plan, groups_of, resolve
+from gristmill.engine.slotfiles import fingerprint_of
 from gristmill.engine.watchdog import Watchdog
-from gristmill.errors import EngineError
+from gristmill.errors import EngineError, UsageError
+from gristmill.kv.shelf import Shelf
 from gristmill.options import Options
 from gristmill.text.detokenizer import Detokenizer
 from gristmill.text.tokenizer import Tokenizer
@@ -93,6 +98,7 @@ def load(
             eos=frozenset(tokenizer.eos_ids),
             detokenizer=partial(Detokenizer, tokenizer),
             grammars=grammars,
+            shelf=_shelf(options, plan, checkpoint),
             headroom=Headroom(_available, reserve_of(machine.memory_limit)),
             embedder=partial(
                 place.compile, partial(model.forward, weights=weights, logits=False), memory
@@ -153,6 +159,23 @@ def _after(machine: Machine) -> Machine:
     now = look()
     available = min(machine.memory_available, now.memory_available)
     return Machine(machine.memory_limit, available, machine.cores)
+
+
+def _shelf(options: Options, plan: Plan, checkpoint: Checkpoint) -> Shelf | None:
+    """The folder of prefixes that was asked for."""
+    if options.prefix_cache_dir is None:
+        return None
+    if not plan.prefix_cache:
+        raise UsageError("--prefix-cache-dir needs the prefix cache, which is switched off.")
+    print_ = hashlib.blake2b(
+        fingerprint_of(plan, checkpoint) + gristmill.__version__.encode(), digest_size=32
+    ).digest()
+    return Shelf(
+        Path(options.prefix_cache_dir),
+        print_,
+        plan.facts.block_bytes,
+        options.prefix_cache_dir_bytes,
+    )
 
 
 def _available() -> int:

@@ -14,7 +14,9 @@ from gristmill.engine.memory import Headroom
 from gristmill.engine.output import Detokenizing, Output
 from gristmill.engine.plan import Plan
 from gristmill.engine.sequence import Clock, Sequence
-from gristmill.kv.blocks import BlockTable
+from gristmill.engine.shelving import Shelving
+from gristmill.kv.blocks import BlockManager, BlockTable
+from gristmill.kv.shelf import Shelf
 from gristmill.types import Delta, Request, Sink, TokenLogprob
 
 log = logging.getLogger("gristmill.engine")
@@ -39,10 +41,16 @@ class Parts:
     detokenizer: Callable[[bool, tuple[int, ...]], Detokenizing]
     grammars: Grammars | None = None
     """Needed for constraints and thinking budgets."""
+    shelf: Shelf | None = None
+    """Where shared prefixes are kept on disk."""
     headroom: Headroom | None = None
     """What the machine has left; None: more than the plan takes."""
     embedder: Callable[[], Program] | None = None
     """Makes the program that ends with the last norm; needed for embeddings."""
+
+    def shelving(self, manager: BlockManager) -> Shelving | None:
+        """What goes between the shelf and the cache."""
+        return None if self.shelf is None else Shelving(manager, self.memory, self.shelf)
 
 
 @dataclass(slots=True, eq=False)

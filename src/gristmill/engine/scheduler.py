@@ -24,6 +24,7 @@ from time import monotonic
 from gristmill.engine.line import Line, Shares, owner
 from gristmill.engine.pace import Pace
 from gristmill.engine.sequence import Sequence
+from gristmill.engine.shelving import Shelving
 from gristmill.kv.blocks import BlockManager
 
 SCORED_CHUNK = 32
@@ -112,6 +113,8 @@ class Scheduler:
         self._yielded = float("-inf")
         self.running: list[Sequence] = []
         """Oldest first."""
+        self.shelving: Shelving | None = None
+        """Where prefixes are found that are not in memory."""
         self.stuck: Sequence | None = None
         """A sequence that finds no room even alone: the machine gave less than planned."""
         self.preemptions = 0
@@ -242,6 +245,8 @@ class Scheduler:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
         manager, table = self._manager, sequence.table
         hit = 0 if sequence.thorough else manager.match(table, sequence.tokens)
+        if self.shelving is not None and not sequence.thorough:
+            hit = self.shelving.recall(table, sequence.tokens, hit)
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False

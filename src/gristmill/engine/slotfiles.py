@@ -61,14 +61,19 @@ class SlotFiles:
     def fingerprint(self) -> bytes:
         """32 bytes that are equal only for blocks that mean the same here."""
         if self._fingerprint is None:
-            facts, plan = self._plan.facts, self._plan
-            # The backend's level too: bfloat16 lies in pairs where a level multiplies it.
-            layout = (facts.backend, plan.kv_dtype, facts.states, facts.block_bytes)
-            self._fingerprint = fingerprint(self._checkpoint, (*layout, BLOCK_TOKENS), plan.context)
+            self._fingerprint = fingerprint_of(self._plan, self._checkpoint)
         return self._fingerprint
 
     def _do(self, work: Callable[[], T]) -> T:
         return self._engine.between(work).result(self._plan.step_timeout)
+
+
+def fingerprint_of(plan: Plan, checkpoint: Checkpoint) -> bytes:
+    """The same, of a plan."""
+    facts = plan.facts
+    # The backend's level too: bfloat16 lies in pairs where a level multiplies it.
+    layout = (facts.backend, plan.kv_dtype, facts.states, facts.block_bytes)
+    return fingerprint(checkpoint, (*layout, BLOCK_TOKENS), plan.context)
 
 
 def fingerprint(checkpoint: Checkpoint, layout: tuple[object, ...], context: int) -> bytes:

@@ -38,11 +38,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
 
 from gristmill.backends.ops import BLOCK_TOKENS
 from gristmill.errors import EngineError, UnsupportedError
-from gristmill.kv.groups import Content, Group
+from gristmill.kv.groups import Content, Group, GroupUse, Grower, locate, reach
 from gristmill.types import Paged, StateSpec, Window
 
 LET_GO = -1
@@ -54,30 +53,6 @@ LEAST_TAIL = 4
 def blocks_for(tokens: int) -> int:
     """Blocks that ``tokens`` tokens take."""
     return -(-tokens // BLOCK_TOKENS)
-
-
-class Grower(Protocol):
-    """Whoever owns the bytes (``pools.Pools``, or a counter in tests)."""
-
-    def blocks(self, group: int) -> int:
-        """Blocks there are."""
-        ...
-
-    def limit(self, group: int) -> int:
-        """Blocks there may be."""
-        ...
-
-    def grow(self, group: int, blocks: int) -> int:
-        """Try to have at least ``blocks``; the number there are afterwards. Never raises."""
-        ...
-
-    def cut(self, group: int, blocks: int) -> None:
-        """Give all but the first ``blocks`` back."""
-        ...
-
-    def copy(self, group: int, source: int, target: int) -> None:
-        """Copy one block's bytes onto another."""
-        ...
 
 
 @dataclass(slots=True)
@@ -100,18 +75,10 @@ class BlockTable:
     room: int = 0
     due: int = 0
     shared: bool = True
+    private: bool = False
+    """Whether it has a salt: what it holds is written nowhere."""
     marks: list[int] = field(default_factory=list[int])
     """Numbers of blocks after which a window is worth keeping."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupUse:
-    """How many blocks of a group are named by sequences, kept for reuse, there, and allowed."""
-
-    used: int
-    cached: int
-    present: int
-    limit: int
 
 
 class BlockManager:
@@ -152,7 +119,11 @@ class BlockManager:
         root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key)
         rows = tuple(array("i") for _ in self._groups)
         return BlockTable(
-            root.digest(), rows, [0] * len(rows), shared=shared and self._prefix_cache
+            root.digest(),
+            rows,
+            [0] * len(rows),
+            shared=shared and self._prefix_cache,
+            private=bool(salt),
         )
 
     def match(self, table: BlockTable, tokens: array[int]) -> int:
@@ -325,6 +296,39 @@ class BlockManager:
         table.room = tokens
         self._live[id(table)] = table
         return True
+
+    def keys(self, table: BlockTable, tokens: array[int], count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` blocks of ``tokens``: their digests, and their tokens as bytes."""
+        return [self._key_of(table, tokens, entry) for entry in range(count)]
+
+    def locate(self, digest: bytes) -> list[int | None] | None:
+        """The blocks of a digest, by groups; None if a group that needs all has lost it."""
+        return locate(self._groups, digest)
+
+    def reach(self, hit: int, found: Sequence[frozenset[int]]) -> int:
+        """How many blocks a prefix of ``hit`` blocks can come to, if after it there are the blocks
+        of these groups."""
+        return reach(self._groups, hit, found)
+
+    def extend(self, table: BlockTable, end: int) -> list[tuple[int, int, int]] | None:
+        """Blocks for the content of a matched table's next entries up to ``end``, which comes from
+        elsewhere: (group, entry, block) to be filled, then committed. None if there is no room."""
+        firsts = [group.first_needed(end * BLOCK_TOKENS) for group in self._groups]
+        counts = [end - max(first, len(row)) for first, row in zip(firsts, table.rows, strict=True)]
+        if not all(self._ensure(i, count) for i, count in enumerate(counts)):
+            return None
+        places: list[tuple[int, int, int]] = []
+        for index, (group, first) in enumerate(zip(self._groups, firsts, strict=True)):
+            row = table.rows[index]
+            self._let_go(table, index, first)
+            row.extend([LET_GO] * (first - len(row)))
+            table.starts[index] = max(table.starts[index], first)
+            for entry in range(len(row), end):
+                row.append(group.take())
+                places.append((index, entry, row[entry]))
+        table.room = end * BLOCK_TOKENS
+        self._live[id(table)] = table
+        return places
 
     def forget(self, table: BlockTable, tokens: array[int]) -> int:
         """Drop the cached blocks of ``tokens`` that no sequence uses; how many tokens they held.

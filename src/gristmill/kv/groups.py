@@ -10,8 +10,9 @@ beginning.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gristmill.backends.ops import BLOCK_TOKENS
 from gristmill.errors import EngineError
@@ -29,6 +30,40 @@ class Content:
     parent: bytes
     tokens: bytes
     digest: bytes | None = None
+
+
+class Grower(Protocol):
+    """Whoever owns the bytes (``pools.Pools``, or a counter in tests)."""
+
+    def blocks(self, group: int) -> int:
+        """Blocks there are."""
+        ...
+
+    def limit(self, group: int) -> int:
+        """Blocks there may be."""
+        ...
+
+    def grow(self, group: int, blocks: int) -> int:
+        """Try to have at least ``blocks``; the number there are afterwards. Never raises."""
+        ...
+
+    def cut(self, group: int, blocks: int) -> None:
+        """Give all but the first ``blocks`` back."""
+        ...
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Copy one block's bytes onto another."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """How many blocks of a group are named by sequences, kept for reuse, there, and allowed."""
+
+    used: int
+    cached: int
+    present: int
+    limit: int
 
 
 class Group:
@@ -243,3 +278,30 @@ def _common(left: bytes, right: bytes) -> int:
         if left[at : at + TOKEN_BYTES] != right[at : at + TOKEN_BYTES]:
             return at // TOKEN_BYTES
     return length // TOKEN_BYTES
+
+
+def locate(groups: Sequence[Group], digest: bytes) -> list[int | None] | None:
+    """See ``BlockManager.locate``."""
+    blocks = [group.by_digest.get(digest) for group in groups]
+    lost = any(
+        block is None and group.window is None for group, block in zip(groups, blocks, strict=True)
+    )
+    return None if lost or all(block is None for block in blocks) else blocks
+
+
+def reach(groups: Sequence[Group], hit: int, found: Sequence[frozenset[int]]) -> int:
+    """See ``BlockManager.reach``."""
+    best = hit
+    runs = [hit] * len(groups)
+    for entry, there in enumerate(found, hit):
+        for index, group in enumerate(groups):
+            if index not in there and group.window is None:
+                return best
+            runs[index] = runs[index] + 1 if index in there else 0
+        end = entry + 1
+        if all(
+            run >= end - group.first_needed(end * BLOCK_TOKENS)
+            for run, group in zip(runs, groups, strict=True)
+        ):
+            best = end
+    return best
