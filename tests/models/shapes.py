@@ -226,4 +226,6 @@ def disguise(name: str, folder: Path) -> None:
         path = folder / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
         kept = {k: v for k, v in config.items() if not k.endswith(("_multiplier", "_scaling"))}
-        path.write_text(json.dumps(kept | DISGUISED[name]), encoding="utf-8")
+        kept |= DISGUISED[name]
+        said = {k: v for k, v in kept.items() if v is not None}
+        path.write_text(json.dumps(said), encoding="utf-8")
