@@ -8,14 +8,6 @@
 namespace gm::inline GM_ISA {
 namespace {
 
-std::vector<std::string> codec_names() {
-  return {
-#define X(type, codec) #codec,
-      GM_CODECS(X)
-#undef X
-  };
-}
-
 // The first block that a sequence of `past` tokens still reads.
 int64_t first_read(int past, int window) {
   if (window < 0) return INT64_MAX;
@@ -70,10 +62,6 @@ NB_MODULE(GM_MODULE, m) {
   m.attr("LANES") = isa::kLanes;
   m.attr("MULTIPLIES_BF16") = isa::kDotBf16;
   m.attr("BLOCK_TOKENS") = kBlockTokens;
-  m.def("codecs", &codec_names);
-  m.def("granule", [](const std::string& c) { return granule(codec_named(c)); });
-  m.def("source_row_bytes",
-        [](const std::string& c, int k) { return source_row_bytes(codec_named(c), k); });
   m.def("panel_row_bytes", [](int act, int k) { return panel_row_bytes(Act(act), k); });
 
   nb::class_<Pool>(m, "Pool")
@@ -103,42 +91,7 @@ NB_MODULE(GM_MODULE, m) {
           "group"_a, "block"_a, "data"_a)
       .def_prop_ro("bytes", &Memory::bytes);
 
-  nb::class_<Vector>(m, "Vector")
-      .def(
-          "__init__",
-          [](Vector* self, Floats1 v) {
-            new (self) Vector{std::vector<float>(v.data(), v.data() + v.shape(0))};
-          },
-          "values"_a);
-
-  nb::class_<Matrix>(m, "Matrix")
-      .def(nb::init<int>(), "k"_a)
-      .def(
-          "append",
-          [](Matrix& self, const std::string& codec, int rows, Bytes source, Pool& pool) {
-            CodecId id = codec_named(codec);
-            nb::gil_scoped_release nogil;
-            self.append(id, rows, source.data(), source.shape(0), pool);
-          },
-          "codec"_a, "rows"_a, "source"_a, "pool"_a)
-      .def(
-          "keep",
-          [](Matrix& self, const std::string& codec, int rows, Bytes source) {
-            auto owner = std::make_shared<Bytes>(source);
-            self.keep(codec_named(codec), rows, source.data(), source.shape(0), std::move(owner));
-          },
-          "codec"_a, "rows"_a, "source"_a)
-      .def_prop_ro("n", &Matrix::n)
-      .def_prop_ro("k", &Matrix::k)
-      .def_prop_ro("nbytes", &Matrix::bytes)
-      .def("needs", [](const Matrix& self, int act) { return self.needs(Act(act)); })
-      .def("decode", [](const Matrix& self, int row) {
-        if (row < 0 || row >= self.n()) throw std::out_of_range("no such row");
-        float* data = new float[size_t(self.k())];
-        nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
-        self.decode(row, data);
-        return nb::ndarray<nb::numpy, float>(data, {size_t(self.k())}, owner);
-      });
+  bind_matrix(m);
 
   using Panels = std::vector<int>;
   nb::class_<Recorder> program(m, "Program");
@@ -164,6 +117,9 @@ NB_MODULE(GM_MODULE, m) {
               Columns x) {
              r.row_node<CopyNode>("panel", barrier, rows, width, out, panels)->x = view(x);
            })
+      // The int8 panel of the row node added last has the columns in the order of the matrix.
+      .def("order_columns",
+           [](Recorder& r, const Matrix& matrix) { r.order_columns(matrix.order()); })
       .def("outputs",
            [](Recorder& r, bool barrier, int width, Columns out, Panels panels, Columns x) {
              r.row_node<OutputsNode>("outputs", barrier, 1, width, out, panels)->x = view(x);

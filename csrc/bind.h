@@ -23,6 +23,8 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Ints1 = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats1 = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes2 = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats2 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Columns = std::pair<int, int>;  // a View
 
 [[noreturn]] inline void refuse(const char* what) { throw std::invalid_argument(what); }
@@ -30,7 +32,7 @@ using Columns = std::pair<int, int>;  // a View
 inline CodecId codec_named(const std::string& name) {
 #define X(type, codec) \
   if (name == #codec) return CodecId::codec;
-  GM_CODECS(X)
+  GM_FILE_CODECS(X)
 #undef X
   refuse("no such codec");
 }
@@ -79,16 +81,25 @@ class Recorder {
     node->width = width;
     node->target = target(out, panels);
     N* raw = node.get();
+    last_ = raw;
     program.add(std::move(node), kind, barrier);
     return raw;
   }
 
+  void order_columns(const std::shared_ptr<const Order>& order) {
+    if (!last_ || !order || order->size() != size_t(last_->width))
+      refuse("the order is not of the result's columns");
+    last_->target.order = order;
+  }
+
  private:
   std::vector<const AttentionNode*> planners_;
+  RowNode* last_ = nullptr;
 };
 
 }  // namespace gm::inline GM_ISA
 
 // Each adds its part of the module.
+void bind_matrix(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_experts(nb::module_& m, nb::class_<gm::Recorder>& program);

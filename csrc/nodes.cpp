@@ -18,8 +18,18 @@ void RowNode::work(const Frame& f, int, int begin, int end, const Worker&) const
     row(f, r, out);
     for (int a = 0; a < 3; a++)
       if (target.panels[a] >= 0)
-        write_panel_row(Act(a), RowBlocks(n, Act(a)), r, out, width, f.bytes(target.panels[a]));
+        write_panel_row(Act(a), RowBlocks(n, Act(a)), r, columns(Act(a), out), width,
+                        f.bytes(target.panels[a]));
   }
+}
+
+// A row's columns as a panel wants them.
+const float* RowNode::columns(Act act, const float* x) const {
+  if (act != Act::q8 || !target.order) return x;
+  thread_local std::vector<float> ordered;
+  ordered.resize(size_t(width));
+  for (int i = 0; i < width; i++) ordered[size_t(i)] = x[(*target.order)[size_t(i)]];
+  return ordered.data();
 }
 
 void EmbedNode::row(const Frame& f, int r, float* out) const {

@@ -16,6 +16,9 @@ struct RowNode : Node {
   std::optional<Rows> by_rows() const final { return rows; }
   // Computes one row into `out` (width floats).
   virtual void row(const Frame& f, int r, float* out) const = 0;
+
+ private:
+  const float* columns(Act act, const float* x) const;
 };
 
 struct EmbedNode : RowNode {

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -39,10 +40,67 @@ void Matrix::keep(CodecId codec, int rows, const uint8_t* source, size_t bytes,
   n_ += rows;
 }
 
+void Matrix::append_codes(int rows, int bits, int group, ScaleType type, Beside beside) {
+  if (rows <= 0 || k_ <= 0 || k_ % 32 != 0)
+    throw std::invalid_argument("rows or columns do not fit");
+  if (!packed()) throw std::invalid_argument("rows are packed or kept, not both");
+  if (group <= 0 || (group % 32 != 0 && group < k_))
+    throw std::invalid_argument("a group is no multiple of 32 columns");
+  CodecId codec = grouped_codec(bits, beside);
+  if (codec == CodecId::count) throw std::invalid_argument("no codes have so many bits");
+  Grouping grouping{group >= k_ ? k_ / 32 : group / 32, type, beside};
+  size_t tile_bytes = packed_tile_bytes(codec, k_, grouping);
+  Segment s{codec, rows, k_, n_, tile_bytes, nullptr, grouping};
+  Pages pages(s.tile_bytes * size_t(s.tiles()));
+  s.data = pages.data();
+  pages_.push_back(std::move(pages));
+  segments_.push_back(s);
+  n_ += rows;
+}
+
+const Segment& Matrix::coded() const {
+  if (segments_.empty() || source_row_bytes(segments_.back().codec, k_) != 0)
+    throw std::invalid_argument("there is no room for codes");
+  return segments_.back();
+}
+
+void Matrix::put_codes(const CodeRows& source, Pool& pool) {
+  const Segment& s = coded();
+  if (source.start % kLanes != 0 || source.start < 0 || source.rows > s.rows - source.start)
+    throw std::invalid_argument("the rows of codes are not where tiles are");
+  std::atomic<bool> exact{true};
+  pool.each(source.rows, kLanes, [&](int64_t begin, int64_t end, const Worker&) {
+    if (!pack_codes(s, source, int(begin), int(end))) exact = false;
+  });
+  if (!exact) throw std::invalid_argument("a scale is not exact in its type");
+}
+
+void Matrix::set_order(std::vector<int32_t> order) {
+  std::vector<bool> seen(order.size());
+  if (order.size() != size_t(k_)) throw std::invalid_argument("an order of other columns");
+  for (int32_t i : order) {
+    if (i < 0 || i >= k_ || seen[size_t(i)]) throw std::invalid_argument("this is no order");
+    seen[size_t(i)] = true;
+  }
+  for (const Segment& s : segments_)
+    if (s.act() == Act::q8 && source_row_bytes(s.codec, k_) != 0)
+      throw std::invalid_argument("blocks of a file have their own order");
+  order_ = std::make_shared<const Order>(std::move(order));
+}
+
 size_t Matrix::bytes() const {
   size_t n = 0;
   for (const Pages& p : pages_) n += p.size();
   return n;
+}
+
+// Columns by input feature.
+void Matrix::decode_packed(const Segment& s, int row, float* out) const {
+  if (!order_ || s.act() != Act::q8) return decode_row(s, row, out);
+  thread_local std::vector<float> stored;
+  stored.resize(size_t(k_));
+  decode_row(s, row, stored.data());
+  for (int i = 0; i < k_; i++) out[(*order_)[size_t(i)]] = stored[size_t(i)];
 }
 
 bool Matrix::needs(Act act) const {
@@ -54,7 +112,7 @@ bool Matrix::needs(Act act) const {
 void Matrix::decode(int row, float* out) const {
   for (const Segment& s : segments_)
     if (row < s.out0 + s.rows) {
-      if (packed()) return decode_row(s, row - s.out0, out);
+      if (packed()) return decode_packed(s, row - s.out0, out);
       const size_t bytes = source_row_bytes(s.codec, k_);
       return decode_source(s.codec, k_, s.data + bytes * size_t(row - s.out0), out);
     }

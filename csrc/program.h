@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/pack.h"
 #include "family/attention.h"
 #include "family/linear.h"
 #include "family/rows.h"
@@ -16,6 +17,9 @@
 #include "threads.h"
 
 namespace gm::inline GM_ISA {
+
+// Input features in the order in which a matrix has its columns.
+using Order = std::vector<int32_t>;
 
 // A packed matrix [N, K]: segments of rows, each in its codec.
 class Matrix {
@@ -30,6 +34,17 @@ class Matrix {
             std::shared_ptr<void> owner);
   // Whether all rows are packed, as linear ops need them.
   bool packed() const { return owners_.empty(); }
+  // Makes room for `rows` rows of codes, a scale for every `group` columns. Throws
+  // std::invalid_argument.
+  void append_codes(int rows, int bits, int group, ScaleType type, Beside beside);
+  // Packs rows of what append_codes has made last; the caller has checked their sizes.
+  void put_codes(const CodeRows& source, Pool& pool);
+  // Of what append_codes has made last; throws std::invalid_argument if it has not.
+  const Segment& coded() const;
+  // Stored column j of every row belongs to input feature order[j]: panels of int8 are written
+  // so. Of all segments. Throws std::invalid_argument.
+  void set_order(std::vector<int32_t> order);
+  const std::shared_ptr<const Order>& order() const { return order_; }
   int n() const { return n_; }
   int k() const { return k_; }
   size_t bytes() const;
@@ -39,10 +54,12 @@ class Matrix {
 
  private:
   void check_rows(CodecId codec, int rows, size_t bytes) const;
+  void decode_packed(const Segment& s, int row, float* out) const;
   int n_ = 0, k_;
   std::vector<Segment> segments_;
   std::vector<Pages> pages_;
   std::vector<std::shared_ptr<void>> owners_;  // of rows that are not packed
+  std::shared_ptr<const Order> order_;         // null: their own
 };
 
 // float32 values of a norm or a bias.
@@ -63,6 +80,7 @@ struct View {
 struct Target {
   View out;
   int panels[3] = {-1, -1, -1};
+  std::shared_ptr<const Order> order;  // of the int8 panel's columns; null: their own
 };
 
 struct Step {

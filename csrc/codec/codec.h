@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "groups.h"
 #include "scales.h"
 #include "values.h"
 
@@ -27,6 +28,18 @@ struct Quantised {
     size_t units = size_t(k) / kGranule;
     return (units * (S::kHead + S::kUnit * S::kBlock) + 63) / 64 * 64;
   }
+};
+
+// Codes with a scale per group of columns; the groups are those of the segment (Grouping). A
+// tile's scales, one group after the other, lie behind its values.
+template <class V, bool Low>
+struct Grouped {
+  using Values = V;
+  using Scales = GroupScale<Low, V::kWide ? 128 : 0>;
+  static constexpr Act kAct = Act::q8;
+  static constexpr int kGranule = 32;
+  static constexpr bool kGrouped = true;
+  static size_t values_bytes(int k) { return Quantised<V, HalfScale>::values_bytes(k); }
 };
 
 // kLanes rows of one k (f32, f16) or of two k (bf16) lie together.
@@ -57,7 +70,7 @@ using Q4_0 = Quantised<Bits4<8>, HalfScale>;
 using Q4_1 = Quantised<Bits4<0>, HalfScaleLow>;
 using Q5_0 = Quantised<Bits5<16>, HalfScale>;
 using Q5_1 = Quantised<Bits5<0>, HalfScaleLow>;
-using Q2_K = Quantised<Bits2, SuperScaleLow16>;
+using Q2_K = Quantised<Bits2<0>, SuperScaleLow16>;
 using Q3_K = Quantised<Bits3<4>, SuperScale16>;
 using Q4_K = Quantised<Bits4<0>, SuperScaleLow>;
 using Q5_K = Quantised<Bits5<0>, SuperScaleLow>;
@@ -65,6 +78,20 @@ using Q6_K = Quantised<Bits6<32>, SuperScale16>;
 using Iq4Nl = Quantised<Table4<Iq4Values>, HalfScale>;
 using Iq4Xs = Quantised<Table4<Iq4Values>, SuperScale>;
 using Mxfp4 = Quantised<Table4<E2m1Values>, PowerScale>;
+
+// Without zeros or lows a code stands for code − half its range.
+using Codes2 = Grouped<Bits2<2>, false>;
+using Codes3 = Grouped<Bits3<4>, false>;
+using Codes4 = Grouped<Bits4<8>, false>;
+using Codes5 = Grouped<Bits5<16>, false>;
+using Codes6 = Grouped<Bits6<32>, false>;
+using Codes8 = Grouped<Bits8, false>;
+using Codes2Low = Grouped<Bits2<0>, true>;
+using Codes3Low = Grouped<Bits3<0>, true>;
+using Codes4Low = Grouped<Bits4<0>, true>;
+using Codes5Low = Grouped<Bits5<0>, true>;
+using Codes6Low = Grouped<Bits6<0>, true>;
+using Codes8Low = Grouped<Bits8, true>;
 
 // Every codec: X(type, name). The order numbers them (CodecId).
 #define GM_FLOAT_CODECS(X) X(F32Codec, f32) X(F16Codec, f16) X(Bf16Codec, bf16)
@@ -77,7 +104,20 @@ using Mxfp4 = Quantised<Table4<E2m1Values>, PowerScale>;
   X(Q2_K, q2_k)                \
   X(Q3_K, q3_k)                \
   X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(Iq4Nl, iq4_nl) X(Iq4Xs, iq4_xs) X(Mxfp4, mxfp4)
-#define GM_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
+#define GM_GROUPED_CODECS(X) \
+  X(Codes2, codes2)          \
+  X(Codes3, codes3)          \
+  X(Codes4, codes4)          \
+  X(Codes5, codes5)          \
+  X(Codes6, codes6)          \
+  X(Codes8, codes8)          \
+  X(Codes2Low, codes2_low)   \
+  X(Codes3Low, codes3_low)   \
+  X(Codes4Low, codes4_low)   \
+  X(Codes5Low, codes5_low) X(Codes6Low, codes6_low) X(Codes8Low, codes8_low)
+// Those that blocks of a file pack into, and all.
+#define GM_FILE_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
+#define GM_CODECS(X) GM_FILE_CODECS(X) GM_GROUPED_CODECS(X)
 
 enum class CodecId : int {
 #define X(type, name) name,
@@ -102,7 +142,14 @@ auto with_codec(CodecId id, Fn fn) {
 }
 
 template <class C>
-constexpr bool kIsQuantised = requires { typename C::Values; };
+constexpr bool kIsQuantised = requires {
+  typename C::Values;
+};
+
+template <class C>
+constexpr bool kIsGrouped = requires {
+  C::kGrouped;
+};
 
 template <class C>
 size_t tile_values_bytes(int k) {
@@ -113,8 +160,10 @@ size_t tile_values_bytes(int k) {
 }
 
 template <class C>
-size_t tile_bytes(int k) {
-  if constexpr (kIsQuantised<C>)
+size_t tile_bytes(int k, const Grouping& grouping) {
+  if constexpr (kIsGrouped<C>)
+    return C::values_bytes(k) + (size_t(grouping.groups(k) * grouping.bytes()) + 63) / 64 * 64;
+  else if constexpr (kIsQuantised<C>)
     return C::values_bytes(k) + C::scales_bytes(k);
   else
     return tile_values_bytes<C>(k);

@@ -43,8 +43,36 @@ void pack_float_row(const uint8_t* source, uint8_t* tile, int lane, int k) {
 }
 
 template <class C>
+bool pack_code_row(const Segment& s, const CodeRows& from, int row) {
+  using V = typename C::Values;
+  const Grouping& g = s.grouping;
+  const int lane = (from.start + row) % kLanes, groups = g.groups(s.k);
+  uint8_t* values = s.data + size_t((from.start + row) / kLanes) * s.tile_bytes;
+  uint8_t* head = values + C::values_bytes(s.k);
+  const uint8_t* codes = from.codes + size_t(row) * size_t(s.k);
+  for (int b = 0; b < s.k / 32; b++) {
+    uint32_t words[8];
+    for (int j = 0; j < 8; j++)
+      words[j] = word(codes + 32 * b + 4 * j) ^ (V::kWide ? 0x80808080u : 0);
+    V::put(values, lane, words);
+    values += V::kBytes;
+  }
+  bool exact = true;
+  for (int i = 0; i < groups; i++, head += g.bytes()) {
+    const size_t at = size_t(row) * size_t(groups) + size_t(i);
+    exact &= g.put(head, lane, from.scales[at]);
+    uint8_t* beside = head + kLanes * g.element();
+    if (g.beside == Beside::zeros) beside[lane] = from.zeros[at];
+    if (g.beside > Beside::zeros) exact &= g.put(beside, lane, from.others[at]);
+  }
+  return exact;
+}
+
+template <class C>
 size_t row_bytes_of(int k) {
-  if constexpr (kIsQuantised<C>)
+  if constexpr (kIsGrouped<C>)
+    return 0;  // no file has them so
+  else if constexpr (kIsQuantised<C>)
     return size_t(k) / C::kGranule * Ggml<C>::kBytes;
   else
     return size_t(k) * C::kBytesPerK;
@@ -60,8 +88,8 @@ int granule(CodecId codec) {
   return with_codec(codec, []<class C>() { return C::kGranule; });
 }
 
-size_t packed_tile_bytes(CodecId codec, int k) {
-  return with_codec(codec, [&]<class C>() { return tile_bytes<C>(k); });
+size_t packed_tile_bytes(CodecId codec, int k, const Grouping& grouping) {
+  return with_codec(codec, [&]<class C>() { return tile_bytes<C>(k, grouping); });
 }
 
 void pack(const Segment& s, const uint8_t* source, int begin, int end) {
@@ -73,7 +101,9 @@ void pack(const Segment& s, const uint8_t* source, int begin, int end) {
         int64_t row = t * kLanes + lane;
         if (row >= s.rows) continue;  // fresh memory is zero
         const uint8_t* src = source + size_t(row) * row_bytes;
-        if constexpr (kIsQuantised<C>)
+        if constexpr (kIsGrouped<C>)
+          __builtin_unreachable();
+        else if constexpr (kIsQuantised<C>)
           pack_quantised_row<C>(src, tile, lane, s.k);
         else
           pack_float_row<C>(src, tile, lane, s.k);
@@ -89,8 +119,10 @@ void decode_source(CodecId codec, int k, const uint8_t* source, float* out) {
     thread_local std::vector<uint8_t> tile;
     for (int at = 0; at < k; at += kColumns) {
       const int n = std::min(kColumns, k - at);
-      tile.assign(tile_bytes<C>(n), 0);
-      if constexpr (kIsQuantised<C>)
+      tile.assign(tile_bytes<C>(n, {}), 0);
+      if constexpr (kIsGrouped<C>)
+        __builtin_unreachable();
+      else if constexpr (kIsQuantised<C>)
         pack_quantised_row<C>(source, tile.data(), 0, n);
       else
         pack_float_row<C>(source, tile.data(), 0, n);
@@ -98,6 +130,35 @@ void decode_source(CodecId codec, int k, const uint8_t* source, float* out) {
       source += row_bytes_of<C>(n);
     }
   });
+}
+
+bool pack_codes(const Segment& s, const CodeRows& source, int begin, int end) {
+  return with_codec(s.codec, [&]<class C>() {
+    bool exact = true;
+    if constexpr (kIsGrouped<C>)
+      for (int row = begin; row < end; row++) exact &= pack_code_row<C>(s, source, row);
+    return exact;
+  });
+}
+
+CodecId grouped_codec(int bits, Beside beside) {
+  const bool low = beside != Beside::nothing;
+  switch (bits) {
+    case 2:
+      return low ? CodecId::codes2_low : CodecId::codes2;
+    case 3:
+      return low ? CodecId::codes3_low : CodecId::codes3;
+    case 4:
+      return low ? CodecId::codes4_low : CodecId::codes4;
+    case 5:
+      return low ? CodecId::codes5_low : CodecId::codes5;
+    case 6:
+      return low ? CodecId::codes6_low : CodecId::codes6;
+    case 8:
+      return low ? CodecId::codes8_low : CodecId::codes8;
+    default:
+      return CodecId::count;
+  }
 }
 
 }  // namespace gm::inline GM_ISA

@@ -153,9 +153,10 @@ struct Bits3 {
   }
 };
 
+template <int Offset>
 struct Bits2 {
   static constexpr bool kWide = false;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = Offset;
   static constexpr int kBytes = 2 * kVec;
   template <int J>
   static isa::I8 vec(const uint8_t* p) {

@@ -77,6 +77,26 @@ void decode_float_row(const Segment& s, const uint8_t* tile, int lane, float* ou
   }
 }
 
+// What the 32 codes of a row of the block at `values` stand for.
+template <class V>
+void read_codes(const uint8_t* values, int lane, int codes[32]) {
+  alignas(64) uint8_t bytes[8][kVec];
+  [&]<int... J>(std::integer_sequence<int, J...>) {
+    (
+        (void)[&] {
+          isa::I8 v = V::template vec<J>(values);
+          std::memcpy(bytes[J], &v, kVec);
+        }(),
+        ...);
+  }
+  (std::make_integer_sequence<int, 8>{});
+  for (int i = 0; i < 32; i++) {
+    uint8_t byte = bytes[i / 4][lane * 4 + i % 4];
+    bool is_signed = V::kWide && isa::kWideBias == 0;
+    codes[i] = is_signed ? int(int8_t(byte)) : int(byte) - V::kOffset;
+  }
+}
+
 template <class C>
 void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float* out) {
   using V = typename C::Values;
@@ -86,15 +106,8 @@ void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float
     typename S::Head head(scales);
     scales += S::kHead;
     for (int b = 0; b < S::kUnit; b++) {
-      alignas(64) uint8_t codes[8][kVec];
-      [&]<int... J>(std::integer_sequence<int, J...>) {
-        (
-            (void)[&] {
-              isa::I8 v = V::template vec<J>(values);
-              std::memcpy(codes[J], &v, kVec);
-            }(),
-            ...);
-      }(std::make_integer_sequence<int, 8>{});
+      int codes[32];
+      read_codes<V>(values, lane, codes);
       alignas(64) float scale[2][kLanes], low[2][kLanes] = {};
       isa::store(scale[0], S::template scale<0>(head, scales));
       isa::store(scale[1], S::template scale<S::kSub == 16>(head, scales));
@@ -103,14 +116,32 @@ void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float
         isa::store(low[1], S::template low<S::kSub == 16>(head, scales));
       }
       for (int i = 0; i < 32; i++) {
-        uint8_t byte = codes[i / 4][lane * 4 + i % 4];
-        bool is_signed = V::kWide && isa::kWideBias == 0;
-        int code = is_signed ? int(int8_t(byte)) : int(byte) - V::kOffset;
-        *out++ = scale[i / 16][lane] * float(code) + low[i / 16][lane];
+        *out++ = scale[i / 16][lane] * float(codes[i]) + low[i / 16][lane];
       }
       values += V::kBytes;
       scales += S::kBlock;
     }
+  }
+}
+
+// As the format says it: (code − zero) · scale, or code · scale + low, in float.
+template <class C>
+void decode_grouped_row(const Segment& s, const uint8_t* tile, int lane, float* out) {
+  using V = typename C::Values;
+  const Grouping& g = s.grouping;
+  const uint8_t *values = tile, *head = tile + C::values_bytes(s.k);
+  for (int b = 0; b < s.k / 32; b++, values += V::kBytes) {
+    if (b > 0 && b % g.blocks == 0) head += g.bytes();
+    const uint8_t* others = g.others(head);
+    float scale = g.get(head, lane), zero = 0.0f, low = 0.0f;
+    int codes[32];
+    if (g.beside == Beside::zeros) zero = float(others[lane]);
+    if (g.beside == Beside::float_zeros) zero = g.get(others, lane);
+    if (g.beside == Beside::lows) low = g.get(others, lane);
+    read_codes<V>(values, lane, codes);
+    // Codes of 8 bits come less 128.
+    constexpr int kCentre = C::Scales::kLow && V::kWide ? 128 : 0;
+    for (int code : codes) *out++ = scale * (float(code + kCentre) - zero) + low;
   }
 }
 
@@ -119,7 +150,9 @@ void decode_quantised_row(const Segment& s, const uint8_t* tile, int lane, float
 void decode_row(const Segment& s, int row, float* out) {
   const uint8_t* tile = s.data + size_t(row / kLanes) * s.tile_bytes;
   with_codec(s.codec, [&]<class C>() {
-    if constexpr (kIsQuantised<C>)
+    if constexpr (kIsGrouped<C>)
+      decode_grouped_row<C>(s, tile, row % kLanes, out);
+    else if constexpr (kIsQuantised<C>)
       decode_quantised_row<C>(s, tile, row % kLanes, out);
     else
       decode_float_row<C>(s, tile, row % kLanes, out);

@@ -18,6 +18,7 @@ struct Segment {
   int out0;
   size_t tile_bytes;
   uint8_t* data;
+  Grouping grouping = {};  // of codes in groups
   int tiles() const { return (rows + kLanes - 1) / kLanes; }
   Act act() const;
 };

@@ -12,7 +12,8 @@ template <int N, class Fn>
 [[gnu::always_inline]] inline void unroll(Fn&& fn) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (fn.template operator()<I>(), ...);
-  }(std::make_integer_sequence<int, N>{});
+  }
+  (std::make_integer_sequence<int, N>{});
 }
 
 // While a tile is summed, the same bytes of the next one (`ahead` bytes further) are fetched
@@ -20,8 +21,9 @@ template <int N, class Fn>
 // in each; with them alone, or 4 KiB ahead into the first level, sums are a quarter slower.
 template <int Bytes>
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
-  unroll<(Bytes + 63) / 64>(
-      [&]<int I>() __attribute__((always_inline)) { __builtin_prefetch(p + 64 * I, 0, 2); });
+  unroll<(Bytes + 63) / 64>([&]<int I>() __attribute__((always_inline)) {
+    __builtin_prefetch(p + 64 * I, 0, 2);
+  });
 }
 
 constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
@@ -31,8 +33,9 @@ template <class V, int MR, int First, int N>
 [[gnu::always_inline]] inline void block_dot(isa::I32 (&ia)[MR], const uint8_t* values,
                                              const uint8_t* panel) {
   isa::dots<V::kWide, MR, N>(
-      ia, panel + First * MR * 4,
-      [&]<int I>() __attribute__((always_inline)) { return V::template vec<First + I>(values); });
+      ia, panel + First * MR * 4, [&]<int I>() __attribute__((always_inline)) {
+        return V::template vec<First + I>(values);
+      });
 }
 
 template <class C, int MR>
@@ -88,6 +91,28 @@ struct QuantisedTile {
         });
         values += V::kBytes;
         scales += S::kBlock;
+        panel += kPanelWords * MR * 4;
+      }
+    }
+  }
+};
+
+// Codes in groups: the scales are read once a group.
+template <class C, int MR>
+struct GroupedTile {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, const Segment& s, ptrdiff_t ahead) {
+    using V = typename C::Values;
+    const uint8_t* values = tile;
+    const uint8_t* scales = tile + C::values_bytes(s.k);
+    for (int left = s.k / 32; left > 0; left -= s.grouping.blocks) {
+      typename C::Scales::Head head(s.grouping, scales);
+      scales += s.grouping.bytes();
+      const int blocks = left < s.grouping.blocks ? left : s.grouping.blocks;
+      for (int b = 0; b < blocks; b++) {
+        prefetch<V::kBytes>(values + ahead);
+        QuantisedTile<C, MR>::template sub_block<0>(acc, head, values, scales, panel);
+        values += V::kBytes;
         panel += kPanelWords * MR * 4;
       }
     }
@@ -168,7 +193,9 @@ void run_tiles(const TileCall& call) {
     const ptrdiff_t ahead = t + 1 < call.last ? ptrdiff_t(s.tile_bytes) : 0;
     isa::F acc[MR];
     unroll<MR>([&]<int M>() { acc[M] = isa::zero(); });
-    if constexpr (kIsQuantised<C>)
+    if constexpr (kIsGrouped<C>)
+      GroupedTile<C, MR>::sum(acc, tile, call.panel, s, ahead);
+    else if constexpr (kIsQuantised<C>)
       QuantisedTile<C, MR>::sum(acc, tile, call.panel, s.k, ahead);
     else if constexpr (C::kAct == Act::bf16)
       Bf16DotTile<MR>::sum(acc, tile, call.panel, s.k, ahead);
@@ -191,7 +218,8 @@ const TileFn* make_tile_table() {
   constexpr int kRows = C::kAct == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows;
   static constexpr auto kTable = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<TileFn, sizeof...(I)>{run_tiles<C, I + 1>...};
-  }(std::make_integer_sequence<int, kRows>{});
+  }
+  (std::make_integer_sequence<int, kRows>{});
   return kTable.data();
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "../codec/pack.h"
 #include "../threads.h"
@@ -43,16 +44,46 @@ class Buffer {
   uint8_t* all_;
 };
 
-// Rows of a matrix: their bytes in the file, and packed.
+// What a matrix is made of: blocks of a file, or codes in groups of columns.
+struct Kind {
+  CodecId codec = CodecId::count;
+  int bits = 0, group = 0;
+  ScaleType type = ScaleType::f16;
+  Beside beside = Beside::nothing;
+  Kind(CodecId c) : codec(c) {}
+  Kind(int b, int g, ScaleType t, Beside with)
+      : codec(grouped_codec(b, with)), bits(b), group(g), type(t), beside(with) {}
+  int unit() const { return bits ? 32 : granule(codec); }
+};
+
+// Rows of a matrix: their bytes in the file, or their codes; and packed.
 struct Matrix {
+  Kind kind;
   CodecId codec;
   int rows, k;
   std::vector<std::vector<uint8_t>> source;
+  std::vector<test::Value> values;  // of codes in groups
   std::unique_ptr<Buffer> packed;
   Segment segment;
 
-  Matrix(CodecId c, int n, int width, int out0, Random& random, bool extreme)
-      : codec(c), rows(n), k(width) {
+  Matrix(Kind what, int n, int width, int out0, Random& random, bool extreme)
+      : kind(what), codec(what.codec), rows(n), k(width) {
+    if (kind.bits)
+      pack_groups(out0, random, extreme);
+    else
+      pack_blocks(out0, random, extreme);
+    expect(packed->guarded(), "packing %s writes outside", test::name_of(codec));
+  }
+
+  void make_room(int out0, const Grouping& grouping) {
+    segment = {codec, rows, k, out0, packed_tile_bytes(codec, k, grouping), nullptr, grouping};
+    packed = std::make_unique<Buffer>(size_t(segment.tiles()) * segment.tile_bytes, uint8_t(0));
+    segment.data = packed->data();
+  }
+
+  void pack_blocks(int out0, Random& random, bool extreme) {
+    const CodecId c = codec;
+    const int n = rows, width = k;
     std::vector<uint8_t> file;
     for (int r = 0; r < n; r++) {
       source.push_back(test::random_row(c, width, random, extreme));
@@ -60,14 +91,70 @@ struct Matrix {
     }
     expect(source_row_bytes(c, width) == source[0].size(), "source_row_bytes of %s",
            test::name_of(c));
-    segment = {c, n, width, out0, packed_tile_bytes(c, width), nullptr};
-    packed = std::make_unique<Buffer>(size_t(segment.tiles()) * segment.tile_bytes, uint8_t(0));
-    segment.data = packed->data();
+    make_room(out0, {});
     const int tiles = segment.tiles();
     for (int i = 0; i < 3; i++) pack(segment, file.data(), tiles * i / 3, tiles * (i + 1) / 3);
-    expect(packed->guarded(), "packing %s writes outside", test::name_of(c));
   }
+
+  // A value that the type of the scales holds.
+  float exact(float x) const {
+    if (kind.type == ScaleType::f32) return x;
+    return kind.type == ScaleType::f16 ? half_to_float(float_to_half(x))
+                                       : bf16_to_float(float_to_bf16(x));
+  }
+
+  void pack_groups(int out0, Random& random, bool extreme) {
+    const int groups = (k + kind.group - 1) / kind.group, most = (1 << kind.bits) - 1;
+    auto code = [&] { return uint8_t(extreme ? random.below(2) * most : random.below(most + 1)); };
+    std::vector<uint8_t> codes(size_t(rows * k)), zeros(size_t(rows * groups));
+    std::vector<float> scales(zeros.size()), others(zeros.size());
+    const bool low = kind.beside == Beside::lows;
+    for (auto& c : codes) c = code();
+    for (size_t i = 0; i < zeros.size(); i++) {
+      zeros[i] = code();
+      scales[i] = exact(random.below(12) ? random.uniform(-0.02f, 0.02f) : 0.0f);
+      others[i] = exact(low ? random.uniform(-0.1f, 0.1f) : random.uniform(0, float(most)));
+    }
+    auto zero_of = [&](size_t at) {
+      return kind.beside == Beside::zeros ? double(zeros[at]) : double(others[at]);
+    };
+    for (int r = 0; r < rows; r++)
+      for (int i = 0; i < k; i++) {
+        const size_t at = size_t(r * groups + i / kind.group);
+        const double s = double(scales[at]), q = codes[size_t(r * k + i)];
+        const double half = kind.bits == 8 ? 128 : 0;  // as the kernels part them
+        if (kind.beside == Beside::nothing)
+          values.push_back({s * (q - (1 << (kind.bits - 1))), 0});
+        else if (low)
+          values.push_back({s * (q - half), double(others[at]) + half * s});
+        else
+          values.push_back({s * (q - half), s * (half - zero_of(at))});
+      }
+    make_room(out0, {kind.group >= k ? k / 32 : kind.group / 32, kind.type, kind.beside});
+    for (int start = 0, n; start < rows; start += n) {  // in two pieces, where it has two tiles
+      n = start == 0 && rows > kLanes ? kLanes : rows - start;
+      size_t g = size_t(start * groups);
+      CodeRows part{start,
+                    n,
+                    codes.data() + start * k,
+                    scales.data() + g,
+                    zeros.data() + g,
+                    others.data() + g};
+      for (int i = 0; i < 3; i++)
+        expect(pack_codes(segment, part, n * i / 3, n * (i + 1) / 3), "scales of %s are not exact",
+               test::name_of(codec));
+    }
+    if (kind.type == ScaleType::f32) return;
+    scales[0] = 0.1f;
+    CodeRows again{0, 1, codes.data(), scales.data(), zeros.data(), others.data()};
+    Buffer other(segment.tile_bytes, uint8_t(0));
+    Segment apart = segment;
+    apart.data = other.data();
+    expect(!pack_codes(apart, again, 0, 1), "a scale that is rounded");
+  }
+
   test::Value at(int row, int i) const {
+    if (kind.bits) return values[size_t(row * k + i)];
     return test::weight_at(codec, source[size_t(row)].data(), i);
   }
 };
@@ -195,7 +282,9 @@ void check_decode(const Matrix& w) {
     decode_row(w.segment, r, row.data());
     for (int i = 0; i < w.k; i++) {
       test::Value v = w.at(r, i);
-      double allowed = (std::fabs(v.product) + std::fabs(v.low)) * 2e-7 + 1e-40;
+      // (Codes of 8 bits were parted at 128: scale · code is that much larger, at most.)
+      double apart = w.kind.bits == 8 ? 128 * 0.02 : 0;
+      double allowed = (std::fabs(v.product) + std::fabs(v.low) + apart) * 2e-7 + 1e-40;
       expect(std::fabs(double(row[size_t(i)]) - v.sum()) <= allowed,
              "decode_row of %s, row %d, k %d: %.9g, not %.9g", test::name_of(w.codec), r, i,
              double(row[size_t(i)]), v.sum());
@@ -209,8 +298,9 @@ Pool& pool_of(int workers) {
 }
 
 // A matrix of codec and perhaps one more of another codec beside it.
-void check_shape(CodecId codec, CodecId second, int n, int k, bool extreme, Random& random) {
-  Matrix w(codec, n, k, 0, random, extreme);
+void check_shape(Kind kind, CodecId second, int n, int k, bool extreme, Random& random) {
+  Matrix w(kind, n, k, 0, random, extreme);
+  const CodecId codec = kind.codec;
   check_decode(w);
   std::vector<const Matrix*> matrices{&w};
   std::unique_ptr<Matrix> other;
@@ -262,6 +352,23 @@ void check_codec(CodecId codec) {
   check_shape(codec, second, kLanes + 3, unit == 1 ? 32 : unit, false, random);
 }
 
+// Groups of one block, of some (the last one of a row is cut), of a whole row; each type of
+// scales and each thing beside them.
+void check_groups(int bits) {
+  Random random(200 + uint64_t(bits));
+  const int groups[] = {32, 64, 96, 128, 4096};
+  for (auto beside : {Beside::nothing, Beside::zeros, Beside::lows, Beside::float_zeros})
+    for (auto type : {ScaleType::f16, ScaleType::bf16, ScaleType::f32}) {
+      const int group = groups[random.below(5)];
+      if (test::quick && type == ScaleType::f32) continue;
+      Kind kind(bits, group, type, beside);
+      check_shape(kind, CodecId::count, 1 + random.below(2 * kLanes + 3),
+                  32 * (1 + random.below(9)), false, random);
+      check_shape(kind, type == ScaleType::f16 ? CodecId::q4_0 : CodecId::count, kLanes + 1, 160,
+                  true, random);
+    }
+}
+
 // A tall matrix and many workers: every group of tiles is taken exactly once.
 void tall() {
   Random random(5);
@@ -287,8 +394,11 @@ void nothing() {
 
 int main(int argc, char** argv) {
   test::arguments(argc, argv);
-  for (int i = 0; i < int(CodecId::count); i++)
+  for (int i = 0; i < int(CodecId::codes2); i++)
     test::run(test::name_of(CodecId(i)), [&] { check_codec(CodecId(i)); });
+  for (int bits : {2, 3, 4, 5, 6, 8})
+    test::run(("groups of codes of " + std::to_string(bits) + " bits").c_str(),
+              [&] { check_groups(bits); });
   test::run("a tall matrix", tall);
   test::run("no rows at all", nothing);
   return test::result();

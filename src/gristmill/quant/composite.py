@@ -30,6 +30,7 @@ from gristmill.types import RawTensor
 
 I32 = npt.NDArray[np.int32]
 ScaleType = Literal["f16", "bf16", "f32"]
+Zero = U8 | npt.NDArray[np.uint16] | F32 | int
 
 CHUNK = 1 << 20
 """Weights decoded at a time: the temporaries stay small."""
@@ -41,8 +42,8 @@ class Codes:
 
     code: uint8 (n, K), each below 2^bits. scale: float32 (n, ⌈K / group⌉), exact in
     ``scale_type``. zero: whole numbers of the same shape, or one for all; uint8, but that GPTQ v1
-    may reach 2^bits, 256 with 8 bits (uint16). low: float32 of the same shape, exact in
-    ``scale_type``, or None.
+    may reach 2^bits, 256 with 8 bits (uint16); or float32, exact in ``scale_type``. low: float32
+    of the same shape, exact in ``scale_type``, or None.
     order: int32 (K), the input feature that each stored column belongs to; None: its own.
     """
 
@@ -51,7 +52,7 @@ class Codes:
     group: int
     scale: F32
     scale_type: ScaleType
-    zero: U8 | npt.NDArray[np.uint16] | int = 0
+    zero: Zero = 0
     low: F32 | None = None
     order: I32 | None = None
 
@@ -60,10 +61,9 @@ class Codes:
         n, k = self.code.shape
         groups: I32 = np.arange(k, dtype=np.int32) // self.group
         with np.errstate(all="ignore"):
-            zero = (
-                self.zero if isinstance(self.zero, int) else self.zero.astype(np.int16)[:, groups]
-            )
-            out = (self.code.astype(np.int16) - zero).astype(np.float32) * self.scale[:, groups]
+            # (Whole numbers so small are exact in float32.)
+            zero = np.float32(self.zero) if isinstance(self.zero, int) else self.zero[:, groups]
+            out = (self.code.astype(np.float32) - zero) * self.scale[:, groups]
             if self.low is not None:
                 out += self.low[:, groups]
         if self.order is not None:
@@ -294,12 +294,18 @@ def finite(tensor: RawTensor, role: str, scale: F32) -> F32:
 def unpack_low_first(packed: npt.NDArray[np.uint32], bits: int, count: int) -> U8:
     """(n, words) → (n, count) codes, lowest bits first, a code running on into the next word."""
     n = packed.shape[0]
-    if 32 % bits == 0:
-        shifts = np.arange(0, 32, bits, dtype=np.uint32)
-        mask = np.uint32((1 << bits) - 1)
-        out = ((packed[:, :, None] >> shifts) & mask).astype(np.uint8)
-        return np.ascontiguousarray(out.reshape(n, -1)[:, :count])
     raw = np.ascontiguousarray(packed).view(np.uint8).reshape(n, -1)
-    flat = np.unpackbits(raw, axis=1, bitorder="little")[:, : count * bits]
-    weights = (1 << np.arange(bits)).astype(np.uint8)
-    return (flat.reshape(n, count, bits) * weights).sum(axis=2, dtype=np.uint8)
+    if bits == 8:
+        return np.ascontiguousarray(raw[:, :count])
+    eights = -(-count // 8)  # eight codes take as many bytes as a code has bits
+    raw = raw[:, : eights * bits]
+    raw = np.pad(raw, ((0, 0), (0, eights * bits - raw.shape[1])))
+    parts, mask = raw.reshape(n, eights, bits), np.uint8((1 << bits) - 1)
+    out = np.empty((n, eights, 8), np.uint8)
+    for i in range(8):
+        at, shift = divmod(i * bits, 8)
+        code = parts[:, :, at] >> np.uint8(shift)
+        if shift + bits > 8:
+            code |= parts[:, :, at + 1] << np.uint8(8 - shift)
+        np.bitwise_and(code, mask, out=out[:, :, i])
+    return np.ascontiguousarray(out.reshape(n, -1)[:, :count])

@@ -22,6 +22,7 @@ from gristmill.quant.composite import (
     I32,
     Codes,
     Composite,
+    Zero,
     expect,
     finite,
     flag,
@@ -92,15 +93,19 @@ def _columns(packed: npt.NDArray[np.uint32], bits: int, start: int, stop: int, c
     return unpack_low_first(np.ascontiguousarray(packed[:, start:stop].T), bits, count)
 
 
-def _zeros(tensor: RawTensor, bits: int, start: int, stop: int) -> U8 | npt.NDArray[np.uint16]:
+def _zeros(tensor: RawTensor, bits: int, start: int, stop: int) -> Zero:
     packed = words(part(tensor, "zeros"))
+    if (packed == packed[0]).all():  # as symmetric codes have them
+        codes = unpack_low_first(packed[:1], bits, tensor.shape[0])
+        if (codes == codes[0, 0]).all():
+            return int(codes[0, 0]) + flag(tensor, "zero_plus_one")
     first, last = start // 32, -(-stop // 32)  # 32 codes are whole words, whatever their bits
     some = np.ascontiguousarray(packed[:, first * bits : last * bits])
     codes = unpack_low_first(some, bits, some.shape[1] * 32 // bits)
     zero = np.ascontiguousarray(codes[:, start - 32 * first : stop - 32 * first].T)
     if not flag(tensor, "zero_plus_one"):
         return zero
-    if bits == 8 and (zero == 255).any():
+    if bits == 8:  # 256 may be among them, here or in other rows
         return zero.astype(np.uint16) + np.uint16(1)
     return zero + np.uint8(1)
 

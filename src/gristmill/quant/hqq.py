@@ -87,16 +87,14 @@ def _coded(tensor: RawTensor) -> bool:
 
 
 def _codes(tensor: RawTensor, start: int, stop: int) -> Codes:
-    """Where groups lie along rows: low = −zero·scale, rounded to float32."""
+    """Where groups lie along rows."""
     n, k = tensor.shape
     bits, _, group = _grid(tensor)
     scales = part(tensor, "scales")
     scale = finite(tensor, "scales", floats(scales).reshape(n, -1)[start:stop])
     zero = finite(tensor, "zeros", floats(part(tensor, "zeros")).reshape(n, -1)[start:stop])
     code = _run(tensor, start * k, stop * k).reshape(stop - start, k)
-    low = -zero * scale
-    kind = scale_type(scales) if not low.any() else "f32"
-    return Codes(code, bits, group, scale, kind, low=low)
+    return Codes(code, bits, group, scale, scale_type(scales), zero)
 
 
 COMPOSITES = (Composite("hqq", _check, _codes, _values, _coded),)

@@ -100,6 +100,9 @@ def emit(nodes: list[Node], result: Columns, pool: Any, share: bool = True) -> t
     ropes: dict[Rope, int] = {}
     for node, barrier, out, panels, ins in plan:
         _emit_node(program, node, barrier, out, panels, ins, ropes)
+        for panel in node.panels:
+            if panel.ordered_as is not None:
+                program.order_columns(panel.ordered_as)
     return program, slots.of(result.value)
 
 

@@ -10,6 +10,9 @@ from gristmill.backends.cpu.record import Columns, Node, Value
 ACTS = (0, 1, 2)
 """Activation formats that a linear op may read."""
 
+_Q8 = 2
+"""The format whose panels follow a matrix's own order of columns."""
+
 
 def uses(nodes: list[Node]) -> Counter[Value]:
     """How often each value is read."""
@@ -47,20 +50,24 @@ def panels(nodes: list[Node], fuse: bool) -> list[Node]:
 
     A row op that produces the activations writes the panels itself (``fuse``), and its float32
     result is dropped where nobody else reads it; otherwise a node of its own makes them. Ops
-    that read the same activations share one panel.
+    that read the same activations share one panel, if their columns lie in the same order.
     """
-    made: dict[tuple[Value, int, int, int], Value] = {}
+    made: dict[tuple[Value, int, int, int, bytes | None], Value] = {}
     producer = {node.out: node for node in nodes if node.out is not None}
     result: list[Node] = []
     for node in nodes:
         if node.kind == "linear":
             x = node.inputs.pop(0)
-            for act in (a for a in ACTS if node.args["weight"].needs(a)):
-                key = (x.value, x.at, x.width, act)
+            weight = node.args["weight"]
+            for act in (a for a in ACTS if weight.needs(a)):
+                order = weight.order if act == _Q8 else None
+                key = (x.value, x.at, x.width, act, order)
                 if key not in made:
-                    made[key] = Value(x.value.rows, x.width, act)
+                    ordered_as = None if order is None else weight
+                    made[key] = Value(x.value.rows, x.width, act, ordered_as)
                     source = producer[x.value]
-                    if fuse and source.by_rows and x.whole:
+                    one = all(panel.act != act for panel in source.panels)
+                    if fuse and source.by_rows and x.whole and one:
                         source.panels.append(made[key])
                     else:
                         copy = Node("copy", [x], None, x.value.rows, x.width)

@@ -25,6 +25,8 @@ class Value:
     width: int
     act: int | None = None
     """None: float32; else the activation format of a panel (f32 0, bf16 1, q8 2)."""
+    ordered_as: Any = None
+    """The native matrix in whose order a q8 panel has its columns; None: their own."""
 
 
 @dataclass(frozen=True, slots=True)

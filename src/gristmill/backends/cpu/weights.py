@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill import quant
+from gristmill.backends.cpu import layouts
 from gristmill.backends.cpu.native import native
 from gristmill.backends.ops import Part, Wanted, Weight
 from gristmill.errors import FormatError
@@ -107,7 +108,14 @@ def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> Packed:
         for part in parts:
             matrix.keep(part.encoding, part.shape[0], np.frombuffer(part.data, np.uint8))
         return CpuMatrix(matrix, wanted.shape)
-    decoded = [(part, _append(matrix, part, pool)) for part in parts]
+    coded = layouts.alike([layouts.coded(part) for part in parts])
+    decoded = [
+        (part, _append(matrix, part, pool) if code is None else code.append(matrix, pool))
+        for part, code in zip(parts, coded, strict=True)
+    ]
+    order = next((code.order for code in coded if code is not None), None)
+    if order is not None:
+        matrix.set_order(order)
     sizes = tuple(Decoded(p.encoding, _stored(p), size) for p, size in decoded if size)
     return CpuMatrix(matrix, wanted.shape, sizes)
 
