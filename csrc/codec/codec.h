@@ -142,14 +142,10 @@ auto with_codec(CodecId id, Fn fn) {
 }
 
 template <class C>
-constexpr bool kIsQuantised = requires {
-  typename C::Values;
-};
+constexpr bool kIsQuantised = requires { typename C::Values; };
 
 template <class C>
-constexpr bool kIsGrouped = requires {
-  C::kGrouped;
-};
+constexpr bool kIsGrouped = requires { C::kGrouped; };
 
 template <class C>
 size_t tile_values_bytes(int k) {

@@ -88,8 +88,7 @@ void read_codes(const uint8_t* values, int lane, int codes[32]) {
           std::memcpy(bytes[J], &v, kVec);
         }(),
         ...);
-  }
-  (std::make_integer_sequence<int, 8>{});
+  }(std::make_integer_sequence<int, 8>{});
   for (int i = 0; i < 32; i++) {
     uint8_t byte = bytes[i / 4][lane * 4 + i % 4];
     bool is_signed = V::kWide && isa::kWideBias == 0;

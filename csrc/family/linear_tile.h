@@ -12,8 +12,7 @@ template <int N, class Fn>
 [[gnu::always_inline]] inline void unroll(Fn&& fn) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (fn.template operator()<I>(), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
+  }(std::make_integer_sequence<int, N>{});
 }
 
 // While a tile is summed, the same bytes of the next one (`ahead` bytes further) are fetched
@@ -21,9 +20,8 @@ template <int N, class Fn>
 // in each; with them alone, or 4 KiB ahead into the first level, sums are a quarter slower.
 template <int Bytes>
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
-  unroll<(Bytes + 63) / 64>([&]<int I>() __attribute__((always_inline)) {
-    __builtin_prefetch(p + 64 * I, 0, 2);
-  });
+  unroll<(Bytes + 63) / 64>(
+      [&]<int I>() __attribute__((always_inline)) { __builtin_prefetch(p + 64 * I, 0, 2); });
 }
 
 constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
@@ -33,9 +31,8 @@ template <class V, int MR, int First, int N>
 [[gnu::always_inline]] inline void block_dot(isa::I32 (&ia)[MR], const uint8_t* values,
                                              const uint8_t* panel) {
   isa::dots<V::kWide, MR, N>(
-      ia, panel + First * MR * 4, [&]<int I>() __attribute__((always_inline)) {
-        return V::template vec<First + I>(values);
-      });
+      ia, panel + First * MR * 4,
+      [&]<int I>() __attribute__((always_inline)) { return V::template vec<First + I>(values); });
 }
 
 template <class C, int MR>
@@ -218,8 +215,7 @@ const TileFn* make_tile_table() {
   constexpr int kRows = C::kAct == Act::q8 ? isa::kMaxRows : isa::kMaxFloatRows;
   static constexpr auto kTable = []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<TileFn, sizeof...(I)>{run_tiles<C, I + 1>...};
-  }
-  (std::make_integer_sequence<int, kRows>{});
+  }(std::make_integer_sequence<int, kRows>{});
   return kTable.data();
 }
 
