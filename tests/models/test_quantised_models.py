@@ -235,6 +235,9 @@ def ids() -> list[int]:
     return np.random.default_rng(1).integers(0, SIZES["vocab_size"], 21).tolist()
 
 
+PACKED = {"awq", "gptq", "ct-pack", "ct-int8", "mlx", "llm-int8", "hqq"}
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_decoded_models_logits(form: str, name: str, tmp_path: Path) -> None:
@@ -246,7 +249,9 @@ def test_the_decoded_models_logits(form: str, name: str, tmp_path: Path) -> None
         got = logits(tmp_path / "q", backend, ids())
         want: npt.NDArray[np.float32] = logits(tmp_path / "f", backend, ids())
         assert np.isfinite(want).all() and want.std() > 0.01
-        assert error(got, want) < 1e-6
+        # Packed codes are multiplied by activations of int8, floats by activations as they are.
+        packed = backend == "cpu" and form in PACKED
+        assert error(got, want) < (0.04 if packed else 1e-6)
 
 
 def test_described_and_let_go(tmp_path: Path) -> None:
