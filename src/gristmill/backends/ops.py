@@ -37,7 +37,8 @@ class Part:
     which is GGUF's order for the architectures whose ``Rope.style`` is "pairs".
     ``expert``, if given: of a tensor with three axes, (experts, rows, columns), the matrix of one.
     ``turned``: a matrix that lies (K, N) in the file. ``dealt``: the rows lie first of the one
-    half, first of the other, second of the one, …; they are dealt into halves.
+    half, first of the other, second of the one, …; they are dealt into halves. ``row``: a vector
+    that is a matrix of one row.
     """
 
     tensor: str
@@ -46,6 +47,7 @@ class Part:
     expert: int | None = None
     turned: bool = False
     dealt: bool = False
+    row: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.families import Family
 from gristmill.models.metadata import Metadata
 from gristmill.models.rope import plain_frequencies, resolve_rope
+from gristmill.models.routers import Mixture, read_mixture
 from gristmill.models.windows import local_layers, read_window, unrotated_layers
 from gristmill.types import Checkpoint
 
@@ -55,6 +56,8 @@ class Config:
     residual_scale: float = 1.0
     """By what is multiplied what a layer's halves add."""
     logit_scale: float = 1.0
+    mixture: Mixture | None = None
+    """The experts that take the place of the feed-forward network, if the model has any."""
     query_growth: tuple[float, int] | None = None
     """How q grows with the position: ``Rope.growth`` and ``Rope.growth_after``."""
 
@@ -86,10 +89,6 @@ def read_config(
     Raises FormatError for values that cannot be, UnsupportedError for what is not served.
     """
     meta = Metadata(checkpoint.metadata)
-    if meta.integer("expert_count", 0, _MANY, 0) > 0:
-        raise UnsupportedError(
-            f"This {meta.architecture} model is a mixture of experts, which is not served yet."
-        )
     width = meta.integer("embedding_length", 1, _MANY)
     heads = meta.uniform("attention.head_count", 1, 1 << 16)
     alike = meta.first if uneven else meta.uniform
@@ -107,6 +106,7 @@ def read_config(
     layers = _layers(checkpoint, meta)
     window = read_window(meta, family, layers, model_context)
     local = local_layers(meta, family, layers) if window else ()
+    hidden = alike("feed_forward_length", 1, _MANY)
     style = family.style
     if style == "pairs" and meta.array("rope.dimension_sections"):
         style = "half"  # the converter deals pairs into halves for rotations by three positions
@@ -120,7 +120,7 @@ def read_config(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        hidden=alike("feed_forward_length", 1, _MANY),
+        hidden=hidden,
         vocab=_vocab(checkpoint, width),
         context=model_context,
         eps=meta.number(f"attention.{eps}", 0.0, 1.0),
@@ -137,6 +137,7 @@ def read_config(
         embedding_scale=_embedding_scale(meta, family, width),
         residual_scale=_residual_scale(meta, layers),
         logit_scale=_logit_scale(meta, family, width),
+        mixture=read_mixture(meta, hidden, layers),
         query_growth=_query_growth(meta, family),
     )
 

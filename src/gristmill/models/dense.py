@@ -1,4 +1,4 @@
-"""Dense decoders: one ``forward`` for every row of ``families.FAMILIES``."""
+"""Decoders of attention and feed-forward, or experts: one ``forward`` for all ``FAMILIES``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Dense:
         for layer in range(self.config.layers):
             layers.want_attention(wants, self.config, layer)
             layers.want_feed_forward(wants, self.config, layer)
-        self._wanted = wants.finish(meta.architecture, self.config.layers)
+        uneven = self.config.mixture is not None and self.config.mixture.first > 0
+        self._wanted = wants.finish(meta.architecture, 0 if uneven else self.config.layers)
 
     def wanted(self) -> list[Wanted]:
         """The weights to pack, by their place in the file."""

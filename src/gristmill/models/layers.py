@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gristmill.backends.ops import Ops, Weight, X
 from gristmill.models.config import Config
+from gristmill.models.mixture import is_mixture, mixture, want_mixture
 from gristmill.models.wants import Wants
 from gristmill.types import Paged, StateSpec, Window
 
@@ -89,6 +90,7 @@ def want_attention(wants: Wants, config: Config, layer: int) -> None:
     if config.family.qk_norm:
         _want_qk_norm(wants, config, f"{at}attn_q_norm", config.heads)
         _want_qk_norm(wants, config, f"{at}attn_k_norm", config.kv_heads)
+    wants.bias(f"{at}attn_sinks.weight", (f"{at}attn_sinks.weight", config.heads))
     wants.matrix(f"{at}attn_output.weight", heads, (f"{at}attn_output.weight", config.width))
     wants.bias(f"{at}attn_output.bias", (f"{at}attn_output.bias", config.width))
     if config.family.post_norm:
@@ -119,7 +121,8 @@ def attend(ops: Ops, w: Weights, config: Config, layer: int, x: X) -> X:
         q = _qk_norm(ops, w, config, f"{at}attn_q_norm", q, config.heads)
         k = _qk_norm(ops, w, config, f"{at}attn_k_norm", k, config.kv_heads)
     scale, softcap = config.attention_scale, config.attention_softcap
-    seen = ops.attention(q, k, v, layer, scale=scale, softcap=softcap)
+    sinks = w.get(f"{at}attn_sinks.weight")
+    seen = ops.attention(q, k, v, layer, scale=scale, softcap=softcap, sinks=sinks)
     return ops.linear(seen, w[f"{at}attn_output.weight"], w.get(f"{at}attn_output.bias"))
 
 
@@ -139,6 +142,9 @@ def want_feed_forward(wants: Wants, config: Config, layer: int) -> None:
     optional = family.parallel == "unnormed" and not wants.has(f"{before}.weight")
     if family.pre_norm and family.parallel != "always" and not optional:
         want_norm(wants, config, before)
+    if config.mixture and layer >= config.mixture.first:
+        want_mixture(wants, config, config.mixture, layer)
+        return
     up = (f"{at}ffn_up", config.hidden * (2 if family.fused else 1))
     both = [(f"{at}ffn_gate", config.hidden), up] if family.gated and not family.fused else [up]
     name = f"{at}ffn_gate_up" if family.gated else f"{at}ffn_up"
@@ -159,8 +165,10 @@ def feed_forward(ops: Ops, w: Weights, config: Config, layer: int, x: X) -> X:
 
 
 def transform(ops: Ops, w: Weights, config: Config, layer: int, x: X) -> X:
-    """Up (with a gate where there is one), activation, down."""
+    """Up (with a gate where there is one), activation, down; or the layer's experts."""
     at, family = f"blk.{layer}.", config.family
+    if config.mixture and is_mixture(w, layer):
+        return mixture(ops, w, config, config.mixture, layer, x)
     if family.gated:
         if family.activation not in ("silu", "gelu_tanh", "gelu"):
             raise TypeError(f"no gate is activated by {family.activation}")

@@ -98,6 +98,15 @@ class Metadata:
             raise self._wrong(key, value, f"a number from {low:g} to {high:g}")
         return float(cast(float, value))
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        if not self.has(key):
+            return default
+        value = self._get(key)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
     def text(self, key: str, default: str) -> str:
         """A string."""
         if not self.has(key):

@@ -100,8 +100,10 @@ def _yarn(meta: Metadata, frequencies: Sequence[float], base: float, factor: flo
     slow = meta.number("rope.scaling.yarn_beta_slow", 1e-6, 1e6, 1.0)
     mix = meta.number("rope.scaling.yarn_ext_factor", -1.0, 1.0, 1.0)
     mix = 1.0 if mix < 0 else mix  # a negative number is how llama.cpp writes "not set"
-    low = max(math.floor(pair_of(fast)), 0)
-    high = min(math.ceil(pair_of(slow)), dims - 1)
+    low, high = pair_of(fast), pair_of(slow)
+    if meta.flag("rope.scaling.yarn_truncate", meta.architecture != "gpt-oss"):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
     span = max(high - low, 0.001)
     result: list[float] = []
     for i, frequency in enumerate(frequencies):

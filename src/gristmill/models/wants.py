@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
 from gristmill.backends.ops import Part, Wanted
 from gristmill.errors import FormatError, UnsupportedError
@@ -35,18 +35,18 @@ class Wants:
     def matrix(self, name: str, columns: int, *parts: Rows) -> None:
         """A matrix of ``parts`` (tensor, rows) stacked by rows."""
         for tensor, rows, *_ in parts:
-            self._claim(tensor, (rows, columns))
+            self.claim(tensor, (rows, columns))
         self._want(name, "matrix", parts, (columns,))
 
     def vector(self, name: str, *parts: Rows, plus: float = 0.0) -> None:
         """A vector of ``parts`` (tensor, length) joined."""
         for tensor, length, *_ in parts:
-            self._claim(tensor, (length,))
+            self.claim(tensor, (length,))
         self._want(name, "vector", parts, (), plus)
 
     def flat(self, name: str, tensor: str, *shape: int) -> None:
         """A vector from a tensor of several axes, in their order."""
-        self._claim(tensor, shape)
+        self.claim(tensor, shape)
         size = (math.prod(shape),)
         self._list.append(Wanted(name, "vector", (Part(tensor),), size))
 
@@ -55,16 +55,43 @@ class Wants:
         found = self._tensors.get(name)
         extra = found is not None and len(found.shape) == 2 and found.shape[0] > rows
         shape = (found.shape[0] if found is not None and extra else rows, columns)
-        self._claim(name, shape)
+        self.claim(name, shape)
         self._list.append(Wanted(name, "table", (Part(name),), shape))
 
     def number(self, tensor: str) -> float:
         """The one number that a tensor holds."""
-        self._claim(tensor, (1,))
+        self.claim(tensor, (1,))
         value = float(cast("list[float]", decode(self._tensors[tensor]).tolist())[0])
         if not math.isfinite(value):
             raise FormatError(f"{tensor!r} holds {value}, which is no finite number.")
         return value
+
+    def experts(
+        self, name: str, shape: tuple[int, int, int], parts: Sequence[Sequence[Part]]
+    ) -> None:
+        """The matrices of experts (E, N, K): the ``parts`` of each. The tensors are claimed."""
+        self.add(name, "experts", [part for one in parts for part in one], shape)
+
+    def add(
+        self,
+        name: str,
+        kind: Literal["vector", "experts"],
+        parts: Sequence[Part],
+        shape: tuple[int, ...],
+    ) -> None:
+        """A weight of parts of tensors that are claimed."""
+        self._list.append(Wanted(name, kind, tuple(parts), shape))
+
+    def one_row(self, tensor: str, columns: int) -> None:
+        """A matrix of one row, which a file may have as a vector."""
+        found = self._tensors.get(tensor)
+        flat = found is not None and len(found.shape) == 1
+        self.claim(tensor, (columns,) if flat else (1, columns))
+        self._list.append(Wanted(tensor, "matrix", (Part(tensor, row=flat),), (1, columns)))
+
+    def axes(self, tensor: str) -> int:
+        """How many axes a tensor has that is there."""
+        return len(self._tensors[tensor].shape)
 
     def ignore(self, *tensors: str) -> None:
         """Tensors that may be there and are not used."""
@@ -113,7 +140,8 @@ class Wants:
                         f"The file has no tensor 'blk.{layer}.{rest}', though it has {one!r}."
                     )
 
-    def _claim(self, tensor: str, shape: tuple[int, ...]) -> None:
+    def claim(self, tensor: str, shape: tuple[int, ...]) -> None:
+        """Note that a tensor is used. Raises FormatError if it is missing or of another shape."""
         found = self._tensors.get(tensor)
         if found is None:
             raise FormatError(f"The file has no tensor {tensor!r}, which the model needs.")

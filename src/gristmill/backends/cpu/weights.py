@@ -86,6 +86,10 @@ def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTe
     # Cutting checks the encoding and that the bytes fit the shape, for all rows too.
     cut = quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
     cut = quant.turned(cut) if part.turned else cut
+    if part.row:
+        cut = replace(cut, shape=(1, *cut.shape))
+    if wanted.kind == "vector" and part.dealt:
+        cut = replace(cut, shape=(math.prod(cut.shape),))
     cut = quant.dealt(cut) if part.dealt else cut
     return quant.paired(cut, part.heads) if part.heads else cut
 

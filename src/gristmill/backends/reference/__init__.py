@@ -50,9 +50,10 @@ class ReferenceBackend:
                 raise FormatError(f"The file has no tensor {part.tensor!r}, which the model needs.")
             piece = decode(paired(tensor, part.heads) if part.heads else tensor)
             piece = piece if part.expert is None else piece[part.expert]
-            piece = piece.reshape(-1) if wanted.kind == "vector" else piece
             piece = piece if part.rows is None else piece[slice(*part.rows)]
+            piece = piece.reshape(-1) if wanted.kind == "vector" else piece
             piece = piece.T if part.turned else piece
+            piece = piece[None] if part.row else piece
             pieces.append(np.concatenate([piece[0::2], piece[1::2]]) if part.dealt else piece)
         if len({piece.shape[1:] for piece in pieces}) == 1:
             data = np.concatenate(pieces)

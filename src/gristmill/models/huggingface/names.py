@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from gristmill.models.huggingface.mixtures import name_in_layer
+
 _PREFIXES = (
     "model.language_model.",
     "language_model.model.",
@@ -74,6 +76,7 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
             "post_self_attn_layernorm": "post_attention_norm",
             "post_mlp_layernorm": "post_ffw_norm",
         },
+        "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
         "hunyuan-dense": {
             "self_attn.query_layernorm": "attn_q_norm",
             "self_attn.key_layernorm": "attn_k_norm",
@@ -100,6 +103,7 @@ _IGNORED = re.compile(
     r"|.*\.rotary_emb\.inv_freq"
 )
 """What serves no text: images' encoders, and tables that the config says too."""
+_INSIDE = re.compile(r"layers\.(\d+)\.(.+)", re.ASCII)
 _IN_LAYER = re.compile(r"(?:layers|h)\.(\d+)\.(.+)\.([a-z_0-9.]+)", re.ASCII)
 
 
@@ -124,6 +128,8 @@ def _known(name: str, layer: Mapping[str, str]) -> str | None:
         return f"{_ENDS[module]}.{last}"
     if name.endswith(".layer_scalar"):  # a module's own number, without a "weight"
         return f"blk.{name.split('.')[1]}.layer_output_scale.weight"
+    if (inside := _INSIDE.fullmatch(name)) and (found := name_in_layer(inside[2])):
+        return f"blk.{int(inside[1])}.{found}"
     match = _IN_LAYER.fullmatch(name)
     if match is None:
         return None

@@ -82,6 +82,8 @@ def _scaled(
         ):
             if scaling.has(key):
                 own[f"rope.scaling.{name}"] = scaling.number(key)
+        if scaling.has("truncate"):
+            own["rope.scaling.yarn_truncate"] = scaling.flag("truncate", True)
         if not scaling.has("attention_factor") and scaling.has("mscale_all_dim"):
             own["rope.scaling.yarn_log_multiplier"] = scaling.number("mscale_all_dim")
             if scaling.number("mscale", 1.0) != 1.0:

@@ -7,8 +7,10 @@ from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.families import FAMILIES, Family
+from gristmill.models.huggingface.mixtures import mixture_of
 from gristmill.models.huggingface.scalings import Own, partial, rope_of
 from gristmill.models.huggingface.settings import Settings
+from gristmill.models.routers import ROUTERS
 
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "silu": ("silu", "swish"),
@@ -56,6 +58,8 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
         eps = config.number(_EPS.get(architecture, "layer_norm_eps"), 1e-5)
         own["attention.layer_norm_epsilon"] = eps
     own |= _windows(architecture, family, config)
+    if architecture in ROUTERS:
+        own |= mixture_of(architecture, config)
     if architecture in _OWN:
         own |= _OWN[architecture](config)
     base = _BASES.get(architecture, 1e4)
@@ -217,6 +221,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "gemma3": _gemma2,
     "gemma4": _gemma4,
     "granite": _granite,
+    "granitemoe": _granite,
     "minicpm": _minicpm,
     "nemotron": lambda config: {"norm_plus": 1.0},
     "smollm3": _smollm3,
