@@ -53,7 +53,11 @@ def _checkpoint(kind: Any, metadata: dict[str, Any], tensors: dict[str, F32]) ->
 
 
 def cooked(recipe: list[Any], source: dict[str, F32]) -> F32:
-    """A tensor of a GGUF file: [shape, how, argument, names], or [shape, "values", numbers]."""
+    """A tensor of a GGUF file: [shape, how, argument, names], or [shape, "values", numbers].
+
+    Of experts: "half" takes the first or second half of the last axis but one, "every" each second
+    value of the last axis, from the argument on; "every" and "turned" swap the last two axes.
+    """
     shape, how, argument = recipe[:3]
     if how == "values":
         return np.array(argument, np.float32).reshape(shape)
@@ -65,6 +69,12 @@ def cooked(recipe: list[Any], source: dict[str, F32]) -> F32:
     elif how == "pairs":
         halves = data.reshape(argument, 2, data.shape[0] // argument // 2, -1)
         data = halves.swapaxes(1, 2)
+    elif how == "half":
+        data = np.split(data, 2, axis=-2)[argument]
+    elif how == "every":
+        data = data[..., argument::2]
+    if how in ("every", "turned") and data.ndim > 2:
+        data = data.swapaxes(-1, -2)
     return data.reshape(shape)
 
 

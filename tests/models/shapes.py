@@ -185,6 +185,47 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
+MIXED = {key: value for key, value in NARROW.items() if key != "head_dim"}
+MANY = {"num_experts": 6, "num_experts_per_tok": 3}
+FEW = {"num_local_experts": 4, "num_experts_per_tok": 2}
+YARN_MIXED = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 5.0,
+}
+CONFIGS |= {
+    "qwen3_moe": transformers.Qwen3MoeConfig(
+        **MIXED, **MANY, head_dim=8, moe_intermediate_size=12, norm_topk_prob=True
+    ),
+    "qwen3_moe-raw": transformers.Qwen3MoeConfig(
+        **MIXED, **MANY, head_dim=8, moe_intermediate_size=7, norm_topk_prob=False
+    ),
+    "qwen2_moe": transformers.Qwen2MoeConfig(
+        **MIXED, **MANY, moe_intermediate_size=12, shared_expert_intermediate_size=16
+    ),
+    "mixtral": transformers.MixtralConfig(**MIXED, **FEW),
+    "olmoe": transformers.OlmoeConfig(**MIXED | {"num_key_value_heads": 4}, **MANY),
+    "gpt_oss": transformers.GptOssConfig(
+        **MIXED, **FEW, head_dim=8, sliding_window=9, rope_parameters=YARN_MIXED, swiglu_limit=7.0
+    ),
+    "granitemoe": transformers.GraniteMoeConfig(**MIXED, **FEW, **GRANITE),
+    "granitemoeshared": transformers.GraniteMoeSharedConfig(
+        **MIXED, **FEW, **GRANITE, shared_intermediate_size=24
+    ),
+}
+"""Mixtures of experts."""
+
+
 def auto(config: PretrainedConfig) -> Any:
     """The class that makes a model of it, as a whole: with its eyes, if it has any."""
     if hasattr(config, "vision_config"):

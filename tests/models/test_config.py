@@ -93,7 +93,6 @@ def test_metadata_that_cannot_be(good: Checkpoint, values: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "values",
     [
-        {"expert_count": 8},
         {"attention__value_length": 12},
         {"attention__head_count_kv": [2, 1]},
         {"feed_forward_length": np.array([36, 40])},

@@ -42,7 +42,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     path: Path = tmp_path_factory.mktemp("model")
     random_model(deepcopy(CONFIGS[request.param])).float().save_pretrained(path)
     oracle = auto(CONFIGS[request.param]).from_pretrained(
-        path, dtype=torch.float64, attn_implementation="eager"
+        path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
     ids = np.random.default_rng(3).integers(0, COMMON["vocab_size"], (2, TOKENS))
     with torch.no_grad():

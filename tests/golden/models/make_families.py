@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file, save_file
 
 from gristmill.files import open_model
 from gristmill.quant import decode
@@ -28,6 +29,7 @@ from tests.models.recipes import FOLDER, cooked, values
 from tests.models.shapes import COMMON, CONFIGS, ONLY_FOLDERS, auto, disguise
 
 TOKENS = 45
+EAGER = {"experts_implementation": "eager"}
 ROWS = [0, 1, 8, 9, 17, 31, 32, 44]
 
 
@@ -36,6 +38,8 @@ def made(config: Any, folder: Path) -> list[list[Any]]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = auto(config).from_config(deepcopy(config))
+    if any(".experts." in name for name in model.state_dict()):
+        return remade(model, folder)
     plus = config.model_type.startswith("gemma") and not config.model_type.startswith("gemma4")
     recipes: list[list[Any]] = []
     with torch.no_grad():
@@ -53,6 +57,23 @@ def made(config: Any, folder: Path) -> list[list[Any]]:
                 buffer.copy_(torch.from_numpy(values(name, tuple(buffer.shape), 0.2, 1.0)))
     model.float().save_pretrained(folder)
     return [recipe for recipe in recipes if "visual." not in recipe[0]]
+
+
+def remade(model: Any, folder: Path) -> list[list[Any]]:
+    """The same of a mixture of experts, whose tensors have other names in a file."""
+    model.float().save_pretrained(folder)
+    path = folder / "model.safetensors"
+    recipes: list[list[Any]] = []
+    made: dict[str, np.ndarray] = {}
+    for name, data in load_file(path).items():
+        flat = data.ndim < 2 or name.endswith("bias")
+        spread = 0.3 if flat else round(1.3 / math.sqrt(data.shape[-1]), 4)
+        spread = 1.0 if "embed" in name else spread
+        centre = 1.0 if "norm" in name else 0.0
+        recipes.append([name, list(data.shape), spread, centre])
+        made[name] = values(name, data.shape, spread, centre)
+    save_file(made, path, {"format": "pt"})
+    return recipes
 
 
 def convert(llama_cpp: Path, folder: Path, out: Path) -> bool:
@@ -90,6 +111,13 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
         elif found.shape == data.shape[1:]:  # one tensor for each head
             each = [name.replace(".0.weight", f".{i}.weight") for i in range(data.shape[0])]
             tries = [[shape, "as", 0, each]] if all(n in source for n in each) else []
+            if ".experts.0." in name:
+                each = [name.replace("experts.0.", f"experts.{i}.") for i in range(data.shape[0])]
+                tries += [[shape, "as", 0, each]] if all(n in source for n in each) else []
+        if found.size == 2 * data.size and data.ndim > 1:
+            tries += [[shape, how, i, [name]] for i in (0, 1) for how in ("half", "every")]
+        if found.size == data.size and data.ndim > 2:
+            tries += [[shape, "turned", 0, [name]]]
         for one in tries:
             if np.array_equal(cooked(one, source), data):
                 return one
@@ -129,7 +157,7 @@ def main() -> None:
             folder = Path(place)
             recipes = made(config, folder)
             model = auto(config).from_pretrained(
-                folder, dtype=torch.float64, attn_implementation="eager"
+                folder, dtype=torch.float64, attn_implementation="eager", **EAGER
             )
             ids = np.random.default_rng(5).integers(3, COMMON["vocab_size"], TOKENS)
             with torch.no_grad():
