@@ -30,7 +30,7 @@ def want_mixture(wants: Wants, config: Config, mixture: Mixture, layer: int) -> 
     wants.bias(f"{router}.bias", (f"{router}.bias", count))
     wants.bias(f"{at}exp_probs_b.bias", (f"{at}exp_probs_b.bias", count))
     stems = ((f"{at}ffn_gate_exps", hidden), (f"{at}ffn_up_exps", hidden))
-    if fused := any(wants.has(f"{at}ffn_gate_up_exps.{end}") for end in ("weight", "turned")):
+    if fused := _fused(wants, config.layers, "ffn_gate_up_exps"):
         stems = ((f"{at}ffn_gate_up_exps", 2 * hidden),)
     dealt = fused and mixture.gate == "clamped"
     _want_experts(wants, f"{at}ffn_gate_up_exps", count, width, stems, dealt)
@@ -38,7 +38,14 @@ def want_mixture(wants: Wants, config: Config, mixture: Mixture, layer: int) -> 
         wants, f"{at}ffn_down_exps", count, hidden, ((f"{at}ffn_down_exps", width),), False
     )
     if mixture.shared:
-        _want_shared(wants, width, mixture.shared, at)
+        fused = _fused(wants, config.layers, "ffn_gate_up_shexp")
+        _want_shared(wants, width, mixture.shared, at, fused)
+
+
+def _fused(wants: Wants, layers: int, name: str) -> bool:
+    """Whether the file has gate and up as one, in any layer."""
+    ends = ("weight", "turned")
+    return any(wants.has(f"blk.{i}.{name}.{end}") for i in range(layers) for end in ends)
 
 
 def _want_experts(
@@ -81,9 +88,9 @@ def _parts_of(
     return [Part(whole, expert=i, dealt=dealt) for i in range(count)]
 
 
-def _want_shared(wants: Wants, width: int, hidden: int, at: str) -> None:
+def _want_shared(wants: Wants, width: int, hidden: int, at: str, fused: bool) -> None:
     parts = ((f"{at}ffn_gate_shexp.weight", hidden), (f"{at}ffn_up_shexp.weight", hidden))
-    if wants.has(f"{at}ffn_gate_up_shexp.weight"):
+    if fused:
         parts = ((f"{at}ffn_gate_up_shexp.weight", 2 * hidden),)
     wants.matrix(f"{at}ffn_gate_up_shexp.weight", width, *parts)
     wants.matrix(f"{at}ffn_down_shexp.weight", hidden, (f"{at}ffn_down_shexp.weight", width))
