@@ -65,6 +65,8 @@ class Options:
     prefix_cache_dir: str | None = None
     """Where beginnings that prompts share are kept on disk; None: nowhere."""
     prefix_cache_dir_bytes: int = 4 << 30
+    context_shift: bool = False
+    """Whether an answer whose context is full goes on without the older half of it."""
     max_waiting: int = 1024
     seed: int | None = None
     step_timeout: float = 120.0

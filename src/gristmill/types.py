@@ -218,6 +218,10 @@ class Request:
     cache_salt: str = ""
     cache: bool = True
     """Whether cached prefixes are used for it, and its own blocks kept for others."""
+    keep: int = 0
+    """Where contexts are shifted: tokens at the start that stay; -1 is the prompt."""
+    discard: int = 0
+    """How many after those go at a time; 0 is half."""
     slot: int = -1
     """The number of the slot it would like to be known by while it runs; -1 is any."""
     progress: bool = False
@@ -274,6 +278,8 @@ class Timings:
     generated_tokens: int = 0
     draft_tokens: int = 0
     draft_accepted: int = 0
+    dropped_tokens: int = 0
+    """Of the context, because it was full."""
 
 
 @dataclass(frozen=True, slots=True)

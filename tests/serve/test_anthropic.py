@@ -49,7 +49,7 @@ def test_message(model: Start) -> None:
     assert got.usage.input_tokens == prompt - 2 and got.usage.cache_read_input_tokens == 2
     assert got.usage.cache_creation_input_tokens == 0 and got._request_id
     assert got.usage.output_tokens == len("Hi é 🙂.".encode()) + 1
-    assert fake.engine.requests[0].client == "me"
+    assert fake.engine.requests[0].client == "127.0.0.1\nme"
     assert fake.messages == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello"},

@@ -266,7 +266,8 @@ def test_completion_refused(
 def test_other_fields(running: Running, send: Send) -> None:
     got = send(user="me", priority=-3, cache_salt="s", request_id="abc", n=2, model="alias").json()
     request = running.engine.requests[0]
-    assert (request.client, request.priority, request.cache_salt) == ("me", -3, "s")
+    assert (request.client, request.priority) == ("127.0.0.1\nme", -3)
+    assert request.cache_salt == "s"
     assert got["id"] == "chatcmpl-abc" and got["model"] == "alias"
 
 

@@ -56,6 +56,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         prefix_cache=given["prefix_cache"],
         prefix_cache_dir=_folder(given["prefix_cache_dir"]),
         prefix_cache_dir_bytes=given["prefix_cache_dir_bytes"],
+        context_shift=given["context_shift"],
         max_waiting=given["max_waiting"],
         seed=None if seed == -1 else seed,
         step_timeout=given["step_timeout"],

@@ -122,6 +122,14 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Engine",
+        "--context-shift/--no-context-shift",
+        "context_shift",
+        default=False,
+        show_default=True,
+        help="An answer whose context is full goes on without the older half of it.",
+    ),
+    option(
+        "Engine",
         "-np",
         "--parallel",
         "--max-num-seqs",

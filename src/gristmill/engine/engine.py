@@ -417,6 +417,8 @@ class Engine:
         complete = guide is not None and guide.accept(choice.token)
         delta = sequence.output.push(choice, scores, complete)
         reason = delta.finish
+        if reason is None and len(sequence.tokens) >= self._plan.context:
+            self._scheduler.shift(sequence)
         if reason is not None:
             delta = replace(delta, timings=sequence.timings())
             self._end(job, sequence, reason)

@@ -21,6 +21,8 @@ from gristmill.types import Delta, Request, Sink, TokenLogprob
 
 log = logging.getLogger("gristmill.engine")
 
+ENDLESS = 1 << 40
+"""As good as no bound of tokens."""
 SEED_MASK = (1 << 64) - 1
 
 Scores = tuple[TokenLogprob | None, ...]
@@ -73,9 +75,9 @@ class Job:
         """The next answer, alive from now on, with an empty ``table`` for its cache."""
         request, params, context = self.request, self.request.sampling, parts.plan.context
         index, prompt = request.n - self.unborn, len(request.prompt)
-        wanted = context if params.max_tokens is None else params.max_tokens
+        wanted = ENDLESS if params.max_tokens is None else params.max_tokens
         wanted = wanted if request.pooling is None else 0
-        end = min(context, prompt + wanted)
+        end = prompt + wanted if parts.plan.context_shift else min(context, prompt + wanted)
         eos = tuple(sorted(parts.eos))
         shown = parts.detokenizer(params.skip_special_tokens, params.shown_tokens)
         self.unborn -= 1

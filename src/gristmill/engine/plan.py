@@ -51,6 +51,7 @@ class Plan:
     prefix_cache: bool
     seed: int | None
     step_timeout: float
+    context_shift: bool = False
     slowdown: float = 2.0
     """See ``engine.pace``."""
     notes: tuple[str, ...] = ()
@@ -112,6 +113,7 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
         prefix_cache=options.prefix_cache,
         seed=options.seed,
         step_timeout=options.step_timeout,
+        context_shift=options.context_shift,
         slowdown=options.slowdown,
         notes=tuple(notes),
     )

@@ -152,6 +152,15 @@ class Scheduler:
         self._shares.leave(sequence.request.client)
         self._blocked_at = -1
 
+    def shift(self, sequence: Sequence) -> None:
+        """A sequence's context is full: the older part goes, the rest is computed anew, with what
+        it keeps from the start out of the cache."""
+        self._leave(sequence)
+        sequence.shift()
+        del sequence.table.digests[:]
+        self.line.add(sequence)
+        self._blocked_at = -1
+
     def retry(self) -> None:
         """Memory may have come back without anybody's leaving: the line is looked at again."""
         self._blocked_at = -1

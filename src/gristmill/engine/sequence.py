@@ -50,6 +50,8 @@ class Sequence:
     guide: Guide | None = None
     """What its constraint, or its thinking budget, allows next."""
     computed: int = 0
+    dropped: int = 0
+    """Tokens that went because the context was full: ``tokens`` has the rest."""
     cached: int | None = None
     """Prompt tokens found in the prefix cache when first admitted."""
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list[TokenLogprob | None])
@@ -66,7 +68,7 @@ class Sequence:
     @property
     def generated(self) -> int:
         """Tokens chosen so far."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) + self.dropped - len(self.request.prompt)
 
     @property
     def gap(self) -> int:
@@ -85,6 +87,18 @@ class Sequence:
     def thorough(self) -> bool:
         """Whether every row of the prompt is wanted: none of it can come from the cache."""
         return self.scored is not None or self.request.pooling not in (None, "last")
+
+    def shift(self) -> None:
+        """Drop the older half of the context, or as much as the request says, after what it wants
+        kept. Nothing of what is left counts as computed."""
+        request, known = self.request, len(self.tokens)
+        keep = self.prompt_tokens if request.keep < 0 else request.keep
+        keep = min(keep, known - 4)
+        discard = min(request.discard or (known - keep) // 2, known - keep - 1)
+        del self.tokens[keep : keep + discard]
+        self.dropped += discard
+        self.end -= discard
+        self.computed = 0
 
     def banned_now(self) -> tuple[int, ...]:
         """Ids that may not be chosen next."""
@@ -106,6 +120,7 @@ class Sequence:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached or 0,
             generated_tokens=self.output.generated,
+            dropped_tokens=self.dropped,
         )
 
     def progress(self, now: float) -> Progress:

@@ -146,6 +146,8 @@ class Generation(Constrained, Sampled):
     cache_salt: Short = ""
     user: Text = ""
     cache_prompt: Flag = True
+    n_keep: Annotated[Whole, Field(ge=-1, lt=2**31)] = 0
+    n_discard: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
     id_slot: Annotated[Whole, Field(ge=-1, lt=2**31)] = -1
     return_progress: Flag = False
     t_max_predict_ms: Annotated[Whole, Field(ge=-1)] = 0

@@ -109,6 +109,8 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
                 cache=fields.cache_prompt,
+                keep=fields.n_keep,
+                discard=fields.n_discard,
                 slot=fields.id_slot,
                 progress=fields.return_progress and fields.stream,
                 patience=fields.patience,

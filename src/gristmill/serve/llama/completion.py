@@ -153,7 +153,9 @@ class NativeShape:
         return probabilities(entries, self.tokenizer, after)  # pyright: ignore[reportArgumentType]
 
     def _full(self, answer: Answer) -> bool:
-        """Whether the context's end cut the answer."""
+        """Whether the context's end cut the answer, or what it goes on from."""
+        if answer.timings is not None and answer.timings.dropped_tokens:
+            return True
         tokens = answer.prompt_tokens + answer.generated
         return answer.finish == "length" and tokens >= self.job.served.context
 

@@ -44,8 +44,7 @@ def _paths(value: object) -> object:
 
 
 class NativeFields(CompletionFields):
-    """The body, translated. ``n_keep``, ``n_discard`` and ``n_cache_reuse`` change nothing: a
-    context is never shifted."""
+    """The body, translated. ``n_cache_reuse`` changes nothing: what can be reused always is."""
 
     n: Annotated[Whole, Field(ge=1, le=MAX_N)] = 1
     logprobs: Annotated[Whole, Field(ge=1, le=MAX_PROBS)] | None = None
@@ -54,8 +53,6 @@ class NativeFields(CompletionFields):
         list[str], BeforeValidator(_paths), Field(max_length=MAX_PATHS, default_factory=list)
     ]
     sse_ping_interval: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
-    n_keep: Annotated[Whole, Field(ge=-1, lt=2**31)] = 0
-    n_discard: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
     n_cache_reuse: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
     lora: Annotated[list[Any], Field(max_length=256, default_factory=list)]
 
