@@ -21,7 +21,8 @@ uint8_t* block_of(const Memory& memory, int group, size_t block) {
 }
 
 // Checks everything that a kernel would trust.
-void check_step(const Step& s, int vocab, const Memory& memory, const std::vector<int>& windows) {
+void check_step(const Step& s, int vocab, const Memory& memory, const std::vector<int>& windows,
+                const std::vector<bool>& states) {
   if (s.tables.size() != size_t(memory.groups())) refuse("a block table per state group is needed");
   for (int t = 0; t < s.tokens; t++) {
     if (s.ids[t] < 0 || s.ids[t] >= vocab) refuse("a token id is outside the vocabulary");
@@ -45,6 +46,9 @@ void check_step(const Step& s, int vocab, const Memory& memory, const std::vecto
       for (int64_t b = 0; b < blocks; b++)
         if (table[b] < (b < first ? -1 : 0) || table[b] >= count)
           refuse("a block table names a block that is not there");
+      if (g < states.size() && states[g])
+        if (table[blocks - 1] < 0 || (span[2] > 0 && table[(span[2] - 1) / kBlockTokens] < 0))
+          refuse("a state that the step reads or leaves has no block");
     }
   }
   if (next != s.tokens) refuse("the spans do not cover the step's rows in order");
@@ -279,7 +283,7 @@ NB_MODULE(GM_MODULE, m) {
             }
             {
               nb::gil_scoped_release nogil;
-              check_step(s, vocab, memory, r.windows);
+              check_step(s, vocab, memory, r.windows, r.states);
               r.program.run(s, eager);
             }
             size_t rows =
@@ -295,5 +299,6 @@ NB_MODULE(GM_MODULE, m) {
       .def_prop_ro("allocations", [](Recorder& r) { return r.program.allocations(); });
 
   bind_experts(m, program);
+  bind_recurrent(program);
   bind_sampling(m);
 }

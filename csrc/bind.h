@@ -55,6 +55,9 @@ class Recorder {
   // By state group: the longest window that attention looks back on, 0 for all, -1 for none.
   std::vector<int> windows;
 
+  // By state group: whether its blocks hold states, of which a step reads one and leaves one.
+  std::vector<bool> states;
+
   // Layers of equal attention share a plan, which the first of them makes.
   void plan(AttentionNode& node) {
     for (const AttentionNode* other : planners_)
@@ -103,3 +106,4 @@ class Recorder {
 void bind_matrix(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_experts(nb::module_& m, nb::class_<gm::Recorder>& program);
+void bind_recurrent(nb::class_<gm::Recorder>& program);

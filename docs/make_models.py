@@ -34,6 +34,7 @@ KNOWN: dict[str, str] = {
     "granitemoe": "Granite 3 MoE, Granite 4 MoE without Mamba",
     "hunyuan-dense": "Hunyuan 0.5B to 7B",
     "jais2": "Jais 2",
+    "lfm2": "LFM2, LFM2.5 230M to 2.6B",
     "llama": "Llama 1 to 3.3, Mistral 7B, Mixtral, Ministral 8B, SmolLM2, MiniCPM 5, Falcon 3, "
     "InternLM 3, Yi, DeepSeek-R1 distills of Llama",
     "minicpm": "MiniCPM 1 and 2",

@@ -53,6 +53,13 @@ F gelu_erf(F x) {
   return isa::load(v);
 }
 
+F softplus(F x) {
+  alignas(64) float v[kLanes];
+  isa::store(v, x);
+  for (float& a : v) a = a > 20.0f ? a : std::log1p(std::exp(a));
+  return isa::load(v);
+}
+
 // Calls fn with the activation as a function of vectors.
 template <class Fn>
 void with_activation(Activation act, Fn fn) {
@@ -76,6 +83,8 @@ void with_activation(Activation act, Fn fn) {
       });
     case Activation::sigmoid:
       return fn([](F x) { return isa::sigmoid(x); });
+    case Activation::softplus:
+      return fn([](F x) { return softplus(x); });
   }
 }
 

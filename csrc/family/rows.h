@@ -7,7 +7,7 @@
 
 namespace gm::inline GM_ISA {
 
-enum class Activation : int { silu, gelu_tanh, gelu, relu, relu2, sigmoid };
+enum class Activation : int { silu, gelu_tanh, gelu, relu, relu2, sigmoid, softplus };
 enum class Elementwise : int { add = 0, mul = 1, mul_by_one = 2 };  // one: y is one number
 
 // x / sqrt(mean(x²) + eps) · weight over each of `heads` groups of n; weight null is ones.

@@ -118,6 +118,11 @@ CONFIGS: dict[str, PretrainedConfig] = {
     ),
     "internlm3": transformers.InternLM3Config(**COMMON),
     "jais2": transformers.Jais2Config(**COMMON),
+    "lfm2": transformers.Lfm2Config(
+        **NARROW | FOUR,
+        block_multiple_of=4,
+        layer_types=["conv", "conv", "full_attention", "conv"],
+    ),
     "llama3": transformers.LlamaConfig(**COMMON, rope_parameters=LLAMA3),
     "ministral": transformers.MinistralConfig(
         **COMMON, sliding_window=9, layer_types=["full_attention", "sliding_attention"]

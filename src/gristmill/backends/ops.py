@@ -139,6 +139,8 @@ Gate = Literal["silu", "gelu_tanh", "gelu", "clamped"]
 
 # ------------------------------------------------------------------- ops
 
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid", "softplus"]
+
 
 class X(Protocol):
     """Activations of a step: opaque, of known ``width`` (columns)."""
@@ -232,10 +234,52 @@ class Ops(Protocol):
         """
         ...
 
-    def activation(
-        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
-    ) -> X:
+    def activation(self, x: X, kind: Activation) -> X:
         """Elementwise activation."""
+        ...
+
+    def short_conv(
+        self,
+        x: X,
+        weight: Weight,
+        layer: int,
+        *,
+        taps: int,
+        bias: Weight | None = None,
+        at: int = 0,
+    ) -> X:
+        """Each column's causal convolution: Σ_j weight[c, j] · x[t − taps + 1 + j, c] + bias[c].
+
+        ``weight`` is a vector of width · taps. The last taps − 1 rows of x are kept in
+        ``layer``'s ``Slot``, (taps − 1) · width values from ``at`` on.
+        """
+        ...
+
+    def recur(
+        self,
+        q: X,
+        k: X,
+        v: X,
+        step: X,
+        gain: X,
+        layer: int,
+        *,
+        rate: Weight,
+        key_heads: int,
+        delta: bool,
+        tiled: bool = False,
+        skip: Weight | None = None,
+        at: int = 0,
+    ) -> X:
+        """A matrix S for each head that decays, is written and is read, token by token.
+
+        S ← exp(rate · step) · S; then S ← S + k · uᵀ with u = gain · v, or by the delta rule
+        (arXiv 2412.06464) u = gain · (v − Sᵀk); the result is Sᵀq + skip · v. ``step`` and
+        ``gain`` have a column for each head, ``rate`` and ``skip`` a value. q and k have
+        ``key_heads`` heads; head h reads h // (heads / key_heads), or h % key_heads if ``tiled``.
+        S lies in ``layer``'s ``Slot``, heads · key_dim · value_dim values from ``at`` on. Without
+        the delta rule this is Mamba 2's scan (arXiv 2405.21060).
+        """
         ...
 
     def add(self, x: X, y: X) -> X:
@@ -271,6 +315,11 @@ class Batch:
     sequence's rows are consecutive. tables: per state group, int32 [B, W]: block ids of
     tokens 0…, ``BLOCK_TOKENS`` each; -1 where a window has let a block go. outputs: int32 [S],
     the rows whose logits are wanted, ascending.
+
+    A group of ``Slot``s has a state in a block: entry i is the state after the last computed
+    token of [32·i, 32·(i+1)). A step goes on from the entry of the token before its first row,
+    and writes that of its last row; both must be there. Where others between are there, they
+    get the state at their block's end; -1 where none is kept.
     """
 
     ids: I32

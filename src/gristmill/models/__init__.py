@@ -12,6 +12,7 @@ from gristmill.models.dense import Dense
 from gristmill.models.families import FAMILIES
 from gristmill.models.gemma4 import Gemma4
 from gristmill.models.huggingface import understand
+from gristmill.models.lfm2 import Lfm2
 from gristmill.types import Checkpoint, StateSpec
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "build", "understand"]
@@ -38,6 +39,7 @@ class Model(Protocol):
 ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
     **dict.fromkeys(FAMILIES, Dense),
     "gemma4": Gemma4,
+    "lfm2": Lfm2,
 }
 """Every architecture that is served, by GGUF's ``general.architecture``."""
 

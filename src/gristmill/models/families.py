@@ -104,6 +104,7 @@ FAMILIES: Mapping[str, Family] = {
     "granitemoe": Family("pairs", halves=True, logits="divided"),
     "hunyuan-dense": Family(qk_norm="head", qk_norm_late=True),
     "jais2": Family(norm="layer", activation="relu2", gated=False),
+    "lfm2": Family(qk_norm="head"),
     "llama": Family("pairs", halves=True, period=0),
     "minicpm": Family("pairs", halves=True, logits="divided"),
     "mistral3": Family("pairs", halves=True, period=0, tempered=True),

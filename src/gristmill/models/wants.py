@@ -32,6 +32,10 @@ class Wants:
         """Whether the file has the tensor."""
         return tensor in self._tensors
 
+    def axes(self, tensor: str) -> int:
+        """How many axes a tensor has; 0 if it is not there."""
+        return len(self._tensors[tensor].shape) if tensor in self._tensors else 0
+
     def matrix(self, name: str, columns: int, *parts: Rows) -> None:
         """A matrix of ``parts`` (tensor, rows) stacked by rows."""
         for tensor, rows, *_ in parts:

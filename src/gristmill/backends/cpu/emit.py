@@ -127,6 +127,10 @@ def _emit_node(
     elif node.kind == "attention":
         stored = ins[1:] or [(-1, 0), (-1, 0)]
         program.attention(barrier, out, ins[0], *stored, **a)
+    elif node.kind == "short_conv":
+        program.short_conv(barrier, out, *ins, **a)
+    elif node.kind == "recur":
+        program.recur(barrier, out, ins, **a)
     elif node.kind == "embed":
         program.embed(barrier, node.width, out, panels, a["table"], a["factor"])
     elif node.kind == "outputs":

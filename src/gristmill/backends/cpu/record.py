@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gristmill.backends.cpu.state import CpuMemory
 from gristmill.backends.cpu.weights import experts_of, matrix_of, vector_of
-from gristmill.backends.ops import Gate, Rope, Routing, Weight, X
+from gristmill.backends.ops import Activation, Gate, Rope, Routing, Weight, X
 from gristmill.types import Window
 
 TOKENS, OUTPUTS = 0, 1
@@ -58,7 +58,7 @@ class Node:
     @property
     def by_rows(self) -> bool:
         """Whether workers share it out by rows (row ops), rather than by its own rules."""
-        return self.kind not in ("linear", "attention", "experts")
+        return self.kind not in ("linear", "attention", "experts", "short_conv", "recur")
 
 
 def columns(x: X) -> Columns:
@@ -208,11 +208,72 @@ class Recorder:
             result_scale=vector_of(result_scale),
         )
 
-    def activation(
-        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
-    ) -> Columns:
+    def activation(self, x: X, kind: Activation) -> Columns:
         """See ``ops.Ops``."""
         return self._add("activation", [x], x.width, act=ACTIVATIONS.index(kind))
+
+    def short_conv(
+        self,
+        x: X,
+        weight: Weight,
+        layer: int,
+        *,
+        taps: int,
+        bias: Weight | None = None,
+        at: int = 0,
+    ) -> Columns:
+        """See ``ops.Ops``."""
+        _tokens(x)
+        return self._add(
+            "short_conv",
+            [x],
+            x.width,
+            columns=x.width,
+            weight=vector_of(weight),
+            bias=vector_of(bias),
+            taps=taps,
+            **self._state(layer, at),
+        )
+
+    def recur(
+        self,
+        q: X,
+        k: X,
+        v: X,
+        step: X,
+        gain: X,
+        layer: int,
+        *,
+        rate: Weight,
+        key_heads: int,
+        delta: bool,
+        tiled: bool = False,
+        skip: Weight | None = None,
+        at: int = 0,
+    ) -> Columns:
+        """See ``ops.Ops``."""
+        inputs, heads = [q, k, v, step, gain], step.width
+        _tokens(*inputs)
+        if q.width != k.width or q.width % key_heads or v.width % heads or gain.width != heads:
+            raise TypeError(f"{[x.width for x in inputs]} columns do not fit {heads} heads")
+        return self._add(
+            "recur",
+            inputs,
+            v.width,
+            heads=heads,
+            key_heads=key_heads,
+            key_dim=q.width // key_heads,
+            value_dim=v.width // heads,
+            delta=delta,
+            tiled=tiled,
+            rate=vector_of(rate),
+            skip=vector_of(skip),
+            **self._state(layer, at),
+        )
+
+    def _state(self, layer: int, at: int) -> dict[str, Any]:
+        group, offset = self._memory.slot(layer)
+        return {"memory": self._memory.native, "group": group, "layer_offset": offset, "at": at}
 
     def add(self, x: X, y: X) -> Columns:
         """See ``ops.Ops``."""
@@ -248,6 +309,6 @@ def _tokens(*xs: X) -> None:
         raise TypeError("this op works on the rows of tokens, before ``outputs``")
 
 
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid", "softplus")
 GATES = ("silu", "gelu_tanh", "gelu", "clamped")
 """Their order numbers them for the native side."""

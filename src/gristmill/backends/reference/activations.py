@@ -25,4 +25,6 @@ def act(x: F64, kind: str) -> F64:
         return np.maximum(x, 0) ** 2
     if kind == "sigmoid":
         return 1 / (1 + np.exp(-np.clip(x, -700, None)))
+    if kind == "softplus":
+        return np.logaddexp(0, x)
     raise ValueError(f"unknown activation {kind!r}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.backends.ops import Batch, Gate, Rope, Routing, Weight, X
+from gristmill.backends.ops import BLOCK_TOKENS, Activation, Batch, Gate, Rope, Routing, Weight, X
 from gristmill.backends.reference.activations import act
 from gristmill.backends.reference.mixture import mixture, route
 from gristmill.backends.reference.state import F64, ReferenceMemory
@@ -195,11 +197,87 @@ class ReferenceOps:
         matrices, biases = (_wide(gate_up), _wide(down)), (_maybe(gate_up_bias), _maybe(down_bias))
         return Values(mixture(_values(x), weights, routing, matrices, biases, gate, limit))
 
-    def activation(
-        self, x: X, kind: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
-    ) -> Values:
+    def activation(self, x: X, kind: Activation) -> Values:
         """Elementwise activation."""
         return Values(act(_values(x), kind))
+
+    def short_conv(
+        self,
+        x: X,
+        weight: Weight,
+        layer: int,
+        *,
+        taps: int,
+        bias: Weight | None = None,
+        at: int = 0,
+    ) -> Values:
+        """Each column's own causal convolution; the rows before are in the layer's state."""
+        data = _values(x)
+        columns, before = data.shape[1], taps - 1
+        kernel = _wide(weight).reshape(columns, taps).T
+        result = np.zeros_like(data) if bias is None else np.tile(_wide(bias), (len(data), 1))
+        for rows, kept in self._runs(layer, slice(at, at + before * columns)):
+            past = np.concatenate([kept(-1).reshape(before, columns), data[rows]])
+            for i in range(rows.stop - rows.start):
+                result[rows.start + i] += (kernel * past[i : i + taps]).sum(0)
+                if (state := kept(i)) is not None:
+                    state[:] = past[i + 1 : i + taps].reshape(-1)
+        return Values(result)
+
+    def recur(
+        self,
+        q: X,
+        k: X,
+        v: X,
+        step: X,
+        gain: X,
+        layer: int,
+        *,
+        rate: Weight,
+        key_heads: int,
+        delta: bool,
+        tiled: bool = False,
+        skip: Weight | None = None,
+        at: int = 0,
+    ) -> Values:
+        """A matrix for each head that decays, is written and is read, token by token."""
+        rows_of, heads = len(_values(v)), step.width
+        values = _values(v).reshape(rows_of, heads, -1)
+        each = heads // key_heads
+        of = np.arange(heads) % key_heads if tiled else np.arange(heads) // each
+        keys = _values(k).reshape(rows_of, key_heads, -1)[:, of]
+        queries = _values(q).reshape(rows_of, key_heads, -1)[:, of]
+        decay = np.exp(_wide(rate) * _values(step))[..., None, None]
+        shape = (heads, keys.shape[2], values.shape[2])
+        result = np.zeros_like(values)
+        for rows, kept in self._runs(layer, slice(at, at + math.prod(shape))):
+            matrix = kept(-1).reshape(shape).copy()
+            for row in range(rows.start, rows.stop):
+                key = keys[row][..., None]
+                matrix *= decay[row]
+                known = (key * matrix).sum(1) if delta else 0.0
+                written = (values[row] - known) * _values(gain)[row][:, None]
+                matrix += key * written[:, None]
+                result[row] = (queries[row][..., None] * matrix).sum(1)
+                if (state := kept(row - rows.start)) is not None:
+                    state[:] = matrix.reshape(-1)
+        if skip is not None:
+            result += _wide(skip)[:, None] * values
+        return Values(result.reshape(rows_of, -1))
+
+    def _runs(self, layer: int, places: slice) -> Iterator[tuple[slice, Callable[[int], Any]]]:
+        """Each sequence's rows, and a function that gives its state before them (-1), or where
+        to write that after its row i: None but at ends of blocks and of the rows."""
+        table = self._batch.tables[self._memory.group(layer)]
+        for sequence, (first, count, past) in enumerate(self._batch.spans.tolist()):
+
+            def kept(i: int, count: int = count, past: int = past, s: int = sequence) -> Any:
+                tokens = past + i + 1
+                if i >= 0 and i + 1 < count and tokens % BLOCK_TOKENS:
+                    return None
+                return self._memory.state(layer, table[s], tokens, places)
+
+            yield slice(first, first + count), kept
 
     def add(self, x: X, y: X) -> Values:
         """x + y."""

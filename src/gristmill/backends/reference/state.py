@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.backends.ops import BLOCK_TOKENS, I32, state_groups
-from gristmill.errors import UnsupportedError, UsageError
+from gristmill.errors import UsageError
 from gristmill.types import Slot, StateSpec
 
 F64 = npt.NDArray[np.float64]
@@ -23,7 +24,8 @@ KV_DTYPES: dict[str, type[np.floating]] = {
 class ReferenceMemory:
     """For each group of layers an array [blocks, layers, 2, BLOCK_TOKENS, kv_heads, head_dim].
 
-    Index 0 of the third axis holds keys, 1 values. New blocks are filled with NaN, so that
+    Index 0 of the third axis holds keys, 1 values. A group of ``Slot``s has one
+    [blocks, layers, values], float64. New blocks are filled with NaN, so that
     reading what was never written shows.
     """
 
@@ -35,13 +37,14 @@ class ReferenceMemory:
         self._arrays: list[npt.NDArray[np.floating]] = []
         self._specs: list[StateSpec] = []
         for group, (spec, layers) in enumerate(state_groups(states)):
-            if isinstance(spec, Slot):
-                raise UnsupportedError("The reference back end has no recurrent layers yet.")
             for index, layer in enumerate(layers):
                 self._place[layer] = (group, index)
+            self._specs.append(spec)
+            if isinstance(spec, Slot):
+                self._arrays.append(np.empty((0, len(layers), spec.values), np.float64))
+                continue
             shape = (0, len(layers), 2, BLOCK_TOKENS, spec.kv_heads, spec.head_dim)
             self._arrays.append(np.empty(shape, dtype))
-            self._specs.append(spec)
 
     def spec(self, layer: int) -> StateSpec:
         """The state that ``layer`` was declared with."""
@@ -100,6 +103,18 @@ class ReferenceMemory:
         keys = array[blocks, index, 0, offsets].astype(np.float64)
         values = array[blocks, index, 1, offsets].astype(np.float64)
         return keys, values
+
+    def state(self, layer: int, table: I32, tokens: int, places: slice) -> F64 | None:
+        """The values of a ``Slot`` after ``tokens`` tokens, to be read or written; zeros at the
+        start, None where they are not kept."""
+        group, index = self._place[layer]
+        array = self._arrays[group]
+        if tokens == 0:
+            return np.zeros(array.shape[2])[places]
+        if table[(tokens - 1) // BLOCK_TOKENS] < 0:
+            return None
+        block, _ = self._find(group, table, tokens - 1)
+        return cast(F64, array[block, index, places])
 
     def _find(self, group: int, table: I32, token: int) -> tuple[int, int]:
         block = int(table[token // BLOCK_TOKENS])

@@ -46,6 +46,7 @@ MODEL_TYPES: Mapping[str, str] = {
     "hunyuan_v1_dense": "hunyuan-dense",
     "internlm3": "llama",
     "jais2": "jais2",
+    "lfm2": "lfm2",
     "llama": "llama",
     "minicpm": "minicpm",
     "ministral": "llama",
@@ -85,6 +86,7 @@ _TIED_BY_DEFAULT = frozenset(
         "gemma2",
         "gemma3",
         "gemma4",
+        "lfm2",
         "smollm3",
         "starcoder2",
     }

@@ -24,6 +24,7 @@ _ENDS = {
     "wte": "token_embd",
     "ln_f": "output_norm",
     "final_layernorm": "output_norm",
+    "embedding_norm": "token_embd_norm",
     "embed_tokens_per_layer": "per_layer_token_embd",
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm",
@@ -80,6 +81,19 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
         "hunyuan-dense": {
             "self_attn.query_layernorm": "attn_q_norm",
             "self_attn.key_layernorm": "attn_k_norm",
+        },
+        "lfm2": {
+            "operator_norm": "attn_norm",
+            "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm",
+            "self_attn.k_layernorm": "attn_k_norm",
+            "conv.conv": "shortconv.conv",
+            "conv.in_proj": "shortconv.in_proj",
+            "conv.out_proj": "shortconv.out_proj",
+            "ffn_norm": "ffn_norm",
+            "feed_forward.w1": "ffn_gate",
+            "feed_forward.w2": "ffn_down",
+            "feed_forward.w3": "ffn_up",
         },
         "olmo2": _AROUND,
         "phi2": {

@@ -7,6 +7,7 @@ from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.families import FAMILIES, Family
+from gristmill.models.huggingface.hybrids import lfm2
 from gristmill.models.huggingface.mixtures import mixture_of
 from gristmill.models.huggingface.scalings import Own, partial, rope_of
 from gristmill.models.huggingface.settings import Settings
@@ -21,7 +22,10 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 }
 _SLIDES = "sliding_attention"
 _PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5, "phi2": 0.5}
-_BASES = {"gemma3": 1e6, "gemma4": 1e6, "ernie4_5": 5e5, "command-r": 5e5, "exaone": 5e5}
+_BASES = {
+    **dict.fromkeys(("gemma3", "gemma4", "lfm2"), 1e6),
+    **dict.fromkeys(("command-r", "ernie4_5", "exaone"), 5e5),
+}
 _CONTEXTS = {"gemma3": 131_072, "gemma4": 131_072}
 _WINDOWS = {"gemma4": 512, "gemma3": 4096, "gemma2": 4096, "cohere2": 4096}
 _EPS = {"starcoder2": "norm_epsilon", "nemotron": "norm_eps"}
@@ -222,6 +226,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "gemma4": _gemma4,
     "granite": _granite,
     "granitemoe": _granite,
+    "lfm2": lfm2,
     "minicpm": _minicpm,
     "nemotron": lambda config: {"norm_plus": 1.0},
     "smollm3": _smollm3,
