@@ -37,6 +37,7 @@ from gristmill.types import (
     RawTensor,
     Request,
     SamplingParams,
+    Slot,
     StateSpec,
     Window,
 )
@@ -87,6 +88,8 @@ class ToyProgram:
         self.gate: threading.Event | None = None
         self.fail: Exception | None = None
         self.batches: list[tuple[int, int]] = []
+        self.states: dict[tuple[int, int], bytes] = {}
+        """Of the step: by group and row, a recurrent state after the row's token."""
 
     def run(self, batch: Batch) -> F32:
         if self.gate is not None:
@@ -110,6 +113,9 @@ class ToyProgram:
     def _store(
         self, group: int, batch: Batch, number: int, row: int, count: int, start: int
     ) -> None:
+        if isinstance(self.memory.states[group], Slot):
+            self._remember(group, batch, number, row, count, start)
+            return
         for offset in range(count):
             position = start + offset
             block = batch.tables[group][number, position // BLOCK_TOKENS]
@@ -117,9 +123,34 @@ class ToyProgram:
             cell = self.memory.data[group][block, position % BLOCK_TOKENS]
             cell[:] = batch.ids[row + offset], position
 
+    def _remember(
+        self, group: int, batch: Batch, number: int, row: int, count: int, start: int
+    ) -> None:
+        """A state is a running hash and its length; kept as ``ops.Batch`` says."""
+        data, table = self.memory.data[group], batch.tables[group][number]
+        value = 1
+        if start:
+            block = table[(start - 1) // BLOCK_TOKENS]
+            assert block >= 0, "the state before the step is not there"
+            value, length = map(int, data[block, 0])
+            assert length == start, "a state of other tokens"
+        for offset in range(count):
+            value = (value * 31 + int(batch.ids[row + offset]) + 7) % 1_000_003
+            self.states[group, row + offset] = value.to_bytes(4, "little")
+            end = start + offset + 1
+            block = table[(end - 1) // BLOCK_TOKENS]
+            if offset + 1 == count:
+                assert block >= 0, "the state after the step has no place"
+            if block >= 0 and (offset + 1 == count or end % BLOCK_TOKENS == 0):
+                data[block, 0] = value, end
+
     def _logits(self, batch: Batch, number: int, position: int) -> F32:
         seen = hashlib.blake2b(digest_size=8)
+        row, _, start = batch.spans[number].tolist()
         for group, spec in enumerate(self.memory.states):
+            if isinstance(spec, Slot):
+                seen.update(self.states[group, row + position - start])
+                continue
             first = max(0, position - spec.window + 1) if isinstance(spec, Window) else 0
             where = np.arange(first, position + 1)
             blocks = batch.tables[group][number, where // BLOCK_TOKENS]
@@ -384,6 +415,12 @@ def oracle(
         seen = hashlib.blake2b(digest_size=8)
         last = len(tokens) - 1
         for spec in states:
+            if isinstance(spec, Slot):
+                value = 1
+                for token in tokens:
+                    value = (value * 31 + token + 7) % 1_000_003
+                seen.update(value.to_bytes(4, "little"))
+                continue
             first = max(0, last - spec.window + 1) if isinstance(spec, Window) else 0
             pairs = [(tokens[p], p) for p in range(first, last + 1)]
             seen.update(np.array(pairs, np.int32).tobytes())

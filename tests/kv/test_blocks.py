@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gristmill.errors import EngineError, UnsupportedError
+from gristmill.errors import EngineError
 from gristmill.kv.blocks import LET_GO, BlockManager, BlockTable, blocks_for
-from gristmill.types import Paged, Slot, StateSpec, Window
+from gristmill.types import Paged, StateSpec, Window
 
 FULL = Paged(1, 8)
 
@@ -231,11 +231,6 @@ def test_a_table_starts_anew_after_release() -> None:
     assert table.starts == [0, 2]
     other = manager.open()
     assert manager.match(other, tokens) == 128
-
-
-def test_recurrent_state_is_refused() -> None:
-    with pytest.raises(UnsupportedError):
-        BlockManager([Slot(7)], Counted([1]))
 
 
 def test_check_finds_a_double_free() -> None:

@@ -256,12 +256,12 @@ class Scheduler:
         hit = 0 if sequence.thorough else manager.match(table, sequence.tokens)
         if self.shelving is not None and not sequence.thorough:
             hit = self.shelving.recall(table, sequence.tokens, hit)
+        manager.mark(table, sequence.prompt_tokens)
         if not manager.reserve(table, len(sequence.tokens), hit + self._step_tokens):
             manager.release(table)
             return False
         if not sequence.thorough:
             hit += manager.copy_tail(table, sequence.tokens, hit)
-        manager.mark(table, sequence.prompt_tokens)
         sequence.computed = hit
         if sequence.cached is None:
             sequence.cached = hit
@@ -331,7 +331,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         sequence.running = False
         self.running.remove(sequence)
-        self._manager.note_tail(sequence.table, sequence.tokens, sequence.computed)
+        self._manager.note_tail(sequence.table, sequence.tokens, sequence.computed, last=True)
         self._manager.release(sequence.table)
 
 

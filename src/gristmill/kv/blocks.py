@@ -25,6 +25,9 @@ so only two salts could be confused, with odds of 2^-128. Only full blocks are e
 a block that is being written has one owner. Where a prompt leaves what is known in the middle of
 a block, ``copy_tail`` copies that block and the prompt goes on behind the tokens that agree.
 
+A block of a ``Slot`` group is a state (see ``states``): found, shared and evicted like a window's
+block, but only some entries of a table have one.
+
 A window group lets blocks go as a sequence advances. Those at its ``marks`` (where its prompt
 ends, where others' prompts went another way) are kept like a finished sequence's: a later turn
 finds its window there. The others are the first to be evicted.
@@ -35,14 +38,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 
 from gristmill.backends.ops import BLOCK_TOKENS
-from gristmill.errors import EngineError, UnsupportedError
-from gristmill.kv.groups import Content, Group, GroupUse, Grower, locate, reach
-from gristmill.types import Paged, StateSpec, Window
+from gristmill.errors import EngineError
+from gristmill.kv import states as recurrent
+from gristmill.kv.groups import BlockTable, Content, Group, GroupUse, Grower, locate, reach
+from gristmill.types import Slot, StateSpec, Window
 
 LET_GO = -1
 """Table entry of a block that fell out of a window."""
@@ -55,37 +58,10 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
-@dataclass(slots=True)
-class BlockTable:
-    """The blocks of one sequence. Only ``BlockManager`` changes it.
-
-    ``rows[g]`` are group g's block ids; ``starts[g]`` its first entry that is still held.
-    ``digests`` are those of the sequence's full blocks as far as anyone asked for them;
-    ``registered`` blocks from the start have been offered to the hash map. ``room`` tokens
-    have their blocks in every group; before ``due`` tokens are computed nothing is to be
-    published or let go (both save time: most steps add one token). ``shared`` False keeps the
-    sequence apart: it takes nothing from the cache and leaves nothing there.
-    """
-
-    root: bytes
-    rows: tuple[array[int], ...]
-    starts: list[int]
-    digests: list[bytes] = field(default_factory=list[bytes])
-    registered: int = 0
-    room: int = 0
-    due: int = 0
-    shared: bool = True
-    private: bool = False
-    """Whether it has a salt: what it holds is written nowhere."""
-    marks: list[int] = field(default_factory=list[int])
-    """Numbers of blocks after which a window is worth keeping."""
-
-
 class BlockManager:
     """Hands out blocks, finds prefixes, takes blocks back. Used by one thread.
 
     ``states`` is one spec per group, in ``ops.state_groups`` order.
-    Raises UnsupportedError for a spec that has no blocks.
     """
 
     def __init__(
@@ -97,6 +73,7 @@ class BlockManager:
         key: bytes | None = None,
     ) -> None:
         self._groups = tuple(Group(_window(spec)) for spec in states)
+        self._recurrent = tuple(i for i, spec in enumerate(states) if isinstance(spec, Slot))
         self._pools = pools
         self._prefix_cache = prefix_cache
         self._key = os.urandom(16) if key is None else key
@@ -183,11 +160,19 @@ class BlockManager:
             return 0
         parent = self._parent(table, tokens, entry)
         found = [group.tail(parent, wanted.tobytes()) for group in self._groups]
+        if self._recurrent:
+            tails = [self._groups[i].whole_tails(parent, wanted.tobytes()) for i in self._recurrent]
+            most = [n for i, (_, n) in enumerate(found) if i not in self._recurrent]
+            count = recurrent.longest_whole(tails, most)
+            for index, tail in zip(self._recurrent, tails, strict=True):
+                found[index] = (tail.get(count, LET_GO), count)
         count = min(common for _, common in found)
-        if count < LEAST_TAIL:
+        if count < LEAST_TAIL or not all(self._hold(table, i, [entry]) for i in self._recurrent):
             return 0
         for index, (block, _) in enumerate(found):
             self._pools.copy(index, block, table.rows[index][entry])
+        for index in self._recurrent:
+            self._let_go(table, index, entry)
         return count
 
     def reserve(self, table: BlockTable, tokens: int, near: int | None = None) -> bool:
@@ -196,7 +181,7 @@ class BlockManager:
         Window groups, which take blocks back as they go, get room for the first ``near``
         tokens only, if that is given.
         """
-        if tokens <= table.room:
+        if tokens <= table.room and not (self._recurrent and self._stateless(table, tokens)):
             return True
         need = blocks_for(tokens)
         soon = need if near is None else min(need, blocks_for(near))
@@ -204,14 +189,30 @@ class BlockManager:
             max(0, (need if group.window is None else soon) - len(row))
             for group, row in zip(self._groups, table.rows, strict=True)
         ]
+        for index in self._recurrent:
+            missing[index] = 0
         if not all(self._ensure(i, n) for i, n in enumerate(missing)):
             return False
+        for i in self._recurrent:
+            row, start = table.rows[i], table.starts[i]
+            if not self._hold(table, i, recurrent.wanted(row, start, soon - 1, table.marks)):
+                return False
         for group, row, n in zip(self._groups, table.rows, missing, strict=True):
             for _ in range(n):
                 row.append(group.take())
         table.room = min(map(len, table.rows)) * BLOCK_TOKENS
         self._live[id(table)] = table
         return True
+
+    def _stateless(self, table: BlockTable, tokens: int) -> bool:
+        """Whether a state after so many tokens has no block to lie in."""
+        entry, rows = (tokens - 1) // BLOCK_TOKENS, [table.rows[i] for i in self._recurrent]
+        return any(entry >= len(row) or row[entry] == LET_GO for row in rows)
+
+    def _hold(self, table: BlockTable, index: int, entries: Sequence[int]) -> bool:
+        group, row, start = self._groups[index], table.rows[index], table.starts[index]
+        ensure = partial(self._ensure, index)
+        return recurrent.hold(group, row, start, table.marks, entries, ensure)
 
     def commit(self, table: BlockTable, tokens: array[int], computed: int) -> None:
         """The first ``computed`` tokens are in memory: publish full blocks, let old ones go."""
@@ -232,27 +233,42 @@ class BlockManager:
                 leaves = (table.starts[index] + 1) * BLOCK_TOKENS + group.window - 1
                 table.due = min(table.due, leaves)
 
-    def note_tail(self, table: BlockTable, tokens: array[int], computed: int) -> None:
+    def note_tail(
+        self, table: BlockTable, tokens: array[int], computed: int, last: bool = False
+    ) -> None:
         """Let others copy the block that the first ``computed`` tokens end in, as far as it is
-        filled; they do not change any more."""
+        filled; they do not change any more. A state does, so it is copied unless they are the
+        ``last``."""
         entry, count = divmod(computed, BLOCK_TOKENS)
         if not table.shared or count < LEAST_TAIL or computed > table.room:
             return
         content = self._content(table, tokens, entry, computed)
-        for group, row in zip(self._groups, table.rows, strict=True):
-            if not group.known(content):
+        for index, (group, row) in enumerate(zip(self._groups, table.rows, strict=True)):
+            if index not in self._recurrent:
+                if not group.known(content):
+                    group.publish(row[entry], content)
+            elif count in group.whole_tails(content.parent, content.tokens):
+                continue
+            elif last:
                 group.publish(row[entry], content)
+            elif self._ensure(index, 1):
+                copy = group.take()
+                self._pools.copy(index, row[entry], copy)
+                group.publish(copy, content)
+                group.drop(copy)
 
     def mark(self, table: BlockTable, tokens: int) -> None:
         """Others' prompts are likely to go another way from about here: their windows are kept."""
-        table.marks.append(tokens // BLOCK_TOKENS)
+        if tokens // BLOCK_TOKENS not in table.marks:
+            table.marks.append(tokens // BLOCK_TOKENS)
 
     def release(self, table: BlockTable) -> None:
         """Take back every block of the table, the last first, so that leaves are evicted first."""
         for index, group in enumerate(self._groups):
             row = table.rows[index]
             for entry in range(len(row) - 1, table.starts[index] - 1, -1):
-                group.drop(row[entry])
+                if row[entry] != LET_GO:
+                    group.drop(row[entry])
             del row[:]
             table.starts[index] = 0
         table.registered = table.room = table.due = 0
@@ -442,10 +458,13 @@ class BlockManager:
             # One block more: the next prompt may part from this one a little before the mark.
             for entry in range(group.first_needed((mark - 1) * BLOCK_TOKENS), mark)
         }
+        if index in self._recurrent:
+            kept |= {entry for entry in range(start, end) if recurrent.is_checkpoint(entry, ())}
         for entry in range(start, end):
-            group.drop(row[entry], entry in kept)
-            row[entry] = LET_GO
-            self.releases += 1
+            if row[entry] != LET_GO:
+                group.drop(row[entry], entry in kept)
+                row[entry] = LET_GO
+                self.releases += 1
         table.starts[index] = end
 
     def _check_group(self, index: int, group: Group) -> None:
@@ -454,7 +473,8 @@ class BlockManager:
         for table in self._live.values():
             row = table.rows[index]
             for entry, block in enumerate(row):
-                if (block == LET_GO) != (entry < table.starts[index]):
+                sparse = index in self._recurrent and block == LET_GO
+                if (block == LET_GO) != (entry < table.starts[index]) and not sparse:
                     raise EngineError(f"Group {index}: entry {entry} of a table is misplaced.")
                 if block != LET_GO:
                     named[block] += 1
@@ -469,8 +489,7 @@ class BlockManager:
 
 
 def _window(spec: StateSpec) -> int | None:
-    if isinstance(spec, Paged):
-        return None
-    if isinstance(spec, Window):
-        return spec.window
-    raise UnsupportedError("Recurrent layer state is not served by this version.")
+    """How many tokens are looked at: all, a window, or (by way of the state after it) the last."""
+    if isinstance(spec, Slot):
+        return recurrent.LOOKS_BACK
+    return spec.window if isinstance(spec, Window) else None

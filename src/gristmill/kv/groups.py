@@ -9,9 +9,10 @@ beginning.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gristmill.backends.ops import BLOCK_TOKENS
@@ -64,6 +65,32 @@ class GroupUse:
     cached: int
     present: int
     limit: int
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """The blocks of one sequence. Only ``BlockManager`` changes it.
+
+    ``rows[g]`` are group g's block ids; ``starts[g]`` its first entry that is still held.
+    ``digests`` are those of the sequence's full blocks as far as anyone asked for them;
+    ``registered`` blocks from the start have been offered to the hash map. ``room`` tokens
+    have their blocks in every group; before ``due`` tokens are computed nothing is to be
+    published or let go (both save time: most steps add one token). ``shared`` False keeps the
+    sequence apart: it takes nothing from the cache and leaves nothing there.
+    """
+
+    root: bytes
+    rows: tuple[array[int], ...]
+    starts: list[int]
+    digests: list[bytes] = field(default_factory=list[bytes])
+    registered: int = 0
+    room: int = 0
+    due: int = 0
+    shared: bool = True
+    private: bool = False
+    """Whether it has a salt: what it holds is written nowhere."""
+    marks: list[int] = field(default_factory=list[int])
+    """Numbers of blocks after which a window is worth keeping."""
 
 
 class Group:
@@ -158,6 +185,16 @@ class Group:
             if content is not None and (common := _common(content.tokens, tokens)) > most:
                 best, most = block, common
         return best, most
+
+    def whole_tails(self, parent: bytes, tokens: bytes) -> dict[int, int]:
+        """The blocks after ``parent`` that hold a beginning of ``tokens`` and no more, by its
+        length in tokens."""
+        found: dict[int, int] = {}
+        for block in self.children.get(parent, ()):
+            content = self.contents[block]
+            if content is not None and tokens.startswith(content.tokens):
+                found[len(content.tokens) // TOKEN_BYTES] = block
+        return found
 
     def publish(self, block: int, content: Content) -> None:
         """Let others find a block. One that is full is not told twice."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from gristmill.backends.ops import Memory
 from gristmill.errors import ResourceError
 from gristmill.kv.blocks import blocks_for
-from gristmill.types import StateSpec, Window
+from gristmill.types import Slot, StateSpec, Window
 
 SLAB_BYTES = 16 << 20
 """Least growth at a time, in bytes; large pools grow by a quarter of themselves."""
@@ -109,12 +109,16 @@ class Need:
 
         A full-attention group holds all of them. A window group holds a window for each
         running sequence and the rows of a step, or half of all tokens if that is more: the
-        windows of finished sequences, for the prefix cache.
+        windows of finished sequences, for the prefix cache. A group of states holds for each
+        running sequence, or for each 256 tokens if those are fewer, the state it goes on from,
+        that of its step, and two checkpoints.
         """
         whole = blocks_for(tokens)
         return tuple(
             min(whole, max(self._windows(spec.window), whole // 2))
             if isinstance(spec, Window)
+            else 4 * min(self.running, -(-whole // 8))
+            if isinstance(spec, Slot)
             else whole
             for spec in self.states
         )

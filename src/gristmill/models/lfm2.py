@@ -43,7 +43,7 @@ class Lfm2:
         full = layers.layer_states(self.config)
         return [full[i] if attends else kept for i, attends in enumerate(self.attends)]
 
-    def forward(self, ops: Ops, weights: layers.Weights) -> X:
+    def forward(self, ops: Ops, weights: layers.Weights, *, logits: bool = True) -> X:
         """Logits of the rows that want them."""
         x = layers.embed(ops, weights, self.config)
         for layer, attends in enumerate(self.attends):
@@ -53,7 +53,7 @@ class Lfm2:
                 y = self._convolution(ops, weights, layer, x)
             x = ops.add(x, y)
             x = ops.add(x, layers.feed_forward(ops, weights, self.config, layer, x))
-        return layers.head(ops, weights, self.config, x)
+        return layers.head(ops, weights, self.config, x, logits)
 
     def _want_ends(self, wants: Wants) -> None:
         """The last norm is called after the embedding, which it does not touch."""
