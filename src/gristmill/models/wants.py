@@ -93,10 +93,6 @@ class Wants:
         self.claim(tensor, (columns,) if flat else (1, columns))
         self._list.append(Wanted(tensor, "matrix", (Part(tensor, row=flat),), (1, columns)))
 
-    def axes(self, tensor: str) -> int:
-        """How many axes a tensor has that is there."""
-        return len(self._tensors[tensor].shape)
-
     def ignore(self, *tensors: str) -> None:
         """Tensors that may be there and are not used."""
         self._used.update(tensors)
