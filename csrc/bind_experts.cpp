@@ -48,6 +48,7 @@ void bind_experts(nb::module_& m, nb::class_<Recorder>& program) {
             self.append(expert, id, rows, source.data(), source.shape(0), pool);
           },
           "expert"_a, "codec"_a, "rows"_a, "source"_a, "pool"_a)
+      .def("adopt", &Experts::adopt, "expert"_a, "matrix"_a)
       .def_prop_ro("count", &Experts::count)
       .def_prop_ro("n", &Experts::n)
       .def_prop_ro("k", &Experts::k)

@@ -40,6 +40,16 @@ void Experts::append(int expert, CodecId codec, int rows, const uint8_t* source,
   needs_[int(s.act())] = true;
 }
 
+void Experts::adopt(int expert, std::shared_ptr<Matrix> matrix) {
+  if (expert < 0 || expert >= count() || !experts_[size_t(expert)].empty())
+    throw std::invalid_argument("no such expert, or it has rows");
+  if (matrix->k() != k_ || matrix->order())
+    throw std::invalid_argument("a matrix of other columns");
+  experts_[size_t(expert)] = matrix->segments();
+  for (int a = 0; a < 3; a++) needs_[a] = needs_[a] || matrix->needs(Act(a));
+  adopted_.push_back(std::move(matrix));
+}
+
 bool Experts::even() const {
   for (auto& segments : experts_)
     if (segments.empty() || segments.back().out0 + segments.back().rows != n() ||
@@ -52,6 +62,7 @@ size_t Experts::bytes() const {
   size_t n = 0;
   for (const Shelf& shelf : shelves_) n += shelf.pages.size();
   for (const Pages& p : others_) n += p.size();
+  for (auto& matrix : adopted_) n += matrix->bytes();
   return n;
 }
 

@@ -16,6 +16,8 @@ class Experts {
   // Packs `rows` rows of file bytes behind what there is of one expert. Throws
   // std::invalid_argument.
   void append(int expert, CodecId codec, int rows, const uint8_t* source, size_t bytes, Pool& pool);
+  // The same, of all the rows of a matrix that has no order of columns.
+  void adopt(int expert, std::shared_ptr<Matrix> matrix);
   int count() const { return int(experts_.size()); }
   // Rows of each expert, if they are even.
   int n() const {
@@ -39,6 +41,7 @@ class Experts {
   bool needs_[3] = {};
   std::vector<std::vector<Segment>> experts_;
   std::vector<Shelf> shelves_;  // by part
+  std::vector<std::shared_ptr<Matrix>> adopted_;
   std::vector<Pages> others_;   // parts that differ from their shelf
 };
 

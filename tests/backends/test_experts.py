@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from tests.quant.blocks import random_blocks
 from .cpu_case import F32, POISON, one_sequence, opened, raw, wanted
 
 ROWS = 41
+EMPTY = memoryview(b"")
 
 
 @dataclass
@@ -193,3 +195,48 @@ def test_matrices_that_do_not_fit_are_refused(backend: type[ReferenceBackend]) -
     with pytest.raises(FormatError, match="gate_up"):
         opened_backend.pack(short, mixture.tensors)
     opened_backend.close()
+
+
+def folded(mixture: Mixture, make: Callable[[str, int, int], RawTensor]) -> None:
+    """Gate and up as the rows of all experts in one tensor, dealt; down likewise."""
+    e, d, h = mixture.routing.experts, mixture.width, mixture.hidden
+    for name, n, k in (("gate_up", 2 * h, d), ("down", d, h)):
+        mixture.tensors[name] = make(name, e * n, k)
+        dealt = name == "gate_up"
+        parts = tuple(Part(name, (i * n, i * n + n), dealt=dealt) for i in range(e))
+        mixture.wanted = [w for w in mixture.wanted if w.name != name]
+        mixture.wanted.append(Wanted(name, "experts", parts, (e, n, k)))
+
+
+def part(name: str, array: npt.NDArray[Any], encoding: str) -> RawTensor:
+    return RawTensor(name, encoding, array.shape, memoryview(array.tobytes()))
+
+
+def mxfp4_hf(name: str, n: int, k: int) -> RawTensor:
+    """Random codes and scales as gpt-oss has them."""
+    rng = np.random.default_rng(n)
+    codes = part("codes", rng.integers(0, 256, (n, k // 32, 16), np.uint8), "u8")
+    scales = part("scales", rng.integers(121, 126, (n, k // 32), np.uint8), "u8")
+    return RawTensor(name, "mxfp4_hf", (n, k), EMPTY, {"codes": codes, "scales": scales})
+
+
+def mlx(name: str, n: int, k: int) -> RawTensor:
+    """Random four-bit codes in groups of 32, with scales and biases."""
+    rng = np.random.default_rng(n)
+    codes = part("codes", rng.integers(0, 1 << 32, (n, k // 8), np.uint32), "u32")
+    scales = part("scales", rng.uniform(0.01, 0.05, (n, k // 32)).astype(np.float16), "f16")
+    lows = part("lows", rng.uniform(-0.4, -0.1, (n, k // 32)).astype(np.float16), "f16")
+    parts = {"codes": codes, "scales": scales, "lows": lows}
+    return RawTensor(name, "mlx", (n, k), EMPTY, parts, {"bits": 4, "group": 32})
+
+
+@pytest.mark.parametrize("make", [mxfp4_hf, mlx])
+def test_experts_of_several_tensors(make: Callable[[str, int, int], RawTensor]) -> None:
+    mixture = Mixture(PLAIN, width=96, hidden=64)
+    folded(mixture, make)
+    with opened() as backend:
+        got = mixture.run(backend, list(range(ROWS)))
+        packed = backend.pack(mixture.wanted[-1], mixture.tensors)
+    want = mixture.run(ReferenceBackend(), list(range(ROWS)))
+    assert np.abs(got - want).max() < 0.03 * np.abs(want).max()
+    assert packed.nbytes < 7 * 96 * 64  # four bits and their scales, not floats

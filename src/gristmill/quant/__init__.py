@@ -56,10 +56,13 @@ __all__ = [
     "decode",
     "encode",
     "encoding_of",
+    "mxfp4_blocks",
     "paired",
     "rows",
     "turned",
 ]
+
+mxfp4_blocks = mxfp4.blocks
 
 _FAMILIES = (floats, q8_0, q5_0, q4_0, q1_0, q6_k, q4_k, q2_k, iq4, iq3, iq2, iq1, tq, fp4)
 

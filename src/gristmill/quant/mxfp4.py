@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from gristmill.errors import FormatError
-from gristmill.quant.composite import Composite, finite, part
+from gristmill.quant.composite import Composite, finite, part, stored, whole
 from gristmill.quant.encoding import F32, U8
 from gristmill.quant.fp8 import exponents
 from gristmill.types import RawTensor
@@ -72,6 +72,23 @@ def _values(tensor: RawTensor, start: int, stop: int) -> F32:
     scale = exponents(part(tensor, "scales")).reshape(n, k // 32)[start:stop]
     finite(tensor, "scales", scale)
     return E2M1[codes_of(tensor, start, stop)] * np.repeat(scale, 32, axis=1)
+
+
+def blocks(tensor: RawTensor) -> U8:
+    """All rows as GGUF's mxfp4 has them: uint8 (N, K/32, 17). Raises FormatError."""
+    n, k = tensor.shape
+    first, last, picked = stored(tensor, 0, n)
+    source = whole(tensor)
+    scales = np.frombuffer(part(source, "scales").data, np.uint8).reshape(-1, k // 32)[first:last]
+    finite(tensor, "scales", exponents(part(source, "scales")).reshape(-1, k // 32)[first:last])
+    codes = codes_of(source, first, last)
+    if picked is not None:
+        scales, codes = scales[picked], codes[picked]
+    halves = codes.reshape(n, k // 32, 2, 16)
+    out = np.empty((n, k // 32, 17), np.uint8)
+    out[:, :, 0] = scales
+    out[:, :, 1:] = halves[:, :, 0] | halves[:, :, 1] << 4
+    return out
 
 
 COMPOSITES = (Composite("mxfp4_hf", _check, values=_values),)

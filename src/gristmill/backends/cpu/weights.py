@@ -129,11 +129,21 @@ def _pack_experts(wanted: Wanted, parts: list[RawTensor], pool: Any) -> CpuExper
     each = len(parts) // count
     matrices = native().Experts(count, k)
     sizes: list[Decoded] = []
-    for i, part in enumerate(parts):
-        codec, raw, floats = _native_rows(part)
-        matrices.append(i // each, codec, part.shape[0], raw, pool)
-        if floats:
-            sizes.append(Decoded(part.encoding, _stored(part), floats))
+    for expert in range(count):
+        of_one = parts[expert * each : (expert + 1) * each]
+        coded = [layouts.coded(part) for part in of_one]
+        if all(code is not None and code.order is None for code in coded):
+            matrix = native().Matrix(k)
+            for code in coded:
+                if code is not None:
+                    code.append(matrix, pool)
+            matrices.adopt(expert, matrix)
+            continue
+        for part in of_one:
+            codec, raw, floats = _native_rows(part, mxfp4=True)
+            matrices.append(expert, codec, part.shape[0], raw, pool)
+            if floats:
+                sizes.append(Decoded(part.encoding, _stored(part), floats))
     return CpuExperts(matrices, wanted.shape, tuple(sizes))
 
 
@@ -185,9 +195,11 @@ def _append(matrix: Any, part: RawTensor, pool: Any) -> int:
     return size
 
 
-def _native_rows(part: RawTensor) -> tuple[str, npt.NDArray[np.uint8], int]:
+def _native_rows(part: RawTensor, mxfp4: bool = False) -> tuple[str, npt.NDArray[np.uint8], int]:
     """Rows as a native codec reads them: its name, the bytes, and how many of them are floats
-    because the encoding has none."""
+    because the encoding has none. ``mxfp4``: Hugging Face's lies as GGUF's does."""
+    if mxfp4 and part.encoding == "mxfp4_hf":
+        return "mxfp4", quant.mxfp4_blocks(part).ravel(), 0
     if part.encoding in _codecs():
         return part.encoding, np.frombuffer(part.data, np.uint8), 0
     values = np.ascontiguousarray(quant.decode(part), dtype=np.float32)
