@@ -211,6 +211,13 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams = SamplingParams()
     n: int = 1
+    beams: int = 0
+    """The likeliest answers are searched for among so many at a time; 0: answers are drawn."""
+    length_penalty: float = 1.0
+    """Beams are ranked by their log-probability over their length to the power of this."""
+    part: bool = False
+    """Whether it goes on with what another request began (a beam's next token): it has that one's
+    place in the line, and counts for nothing."""
     client: str = ""
     """Whose it is: clients share the engine fairly. After a line break: which of its users'."""
     priority: int = 0

@@ -192,7 +192,6 @@ def test_reaches_the_engine(
         ({"grammar": 'root ::= "a"'}, "grammar"),
         ({"json_schema": {}}, "json_schema"),
         ({"best_of": 4}, "best_of"),
-        ({"use_beam_search": True}, "use_beam_search"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"continue_final_message": True}, "continue_final_message"),
@@ -269,6 +268,14 @@ def test_other_fields(running: Running, send: Send) -> None:
     assert (request.client, request.priority) == ("127.0.0.1\nme", -3)
     assert request.cache_salt == "s"
     assert got["id"] == "chatcmpl-abc" and got["model"] == "alias"
+
+
+def test_beams(running: Running, send: Send) -> None:
+    assert send(use_beam_search=True, n=3, length_penalty=0.5).status_code == 200
+    assert send(length_penalty=0.5).status_code == 200
+    first, second = running.engine.requests
+    assert (first.beams, first.n, first.length_penalty) == (3, 3, 0.5)
+    assert (second.beams, second.n) == (0, 1)
 
 
 def test_any_model(serve: Start) -> None:

@@ -110,8 +110,8 @@ def test_reaches_the_engine(
         ({"timeout": 0}, "timeout"),
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
-        ({"use_beam_search": True}, "use_beam_search"),
-        ({"length_penalty": 2}, "length_penalty"),
+        ({"use_beam_search": 3}, "use_beam_search"),
+        ({"length_penalty": 11}, "length_penalty"),
     ],
 )
 def test_refused(running: Running, fields: dict[str, Any], param: str) -> None:

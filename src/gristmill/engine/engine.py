@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from gristmill.backends.ops import Choice
+from gristmill.engine.beams import Search, check_beams
 from gristmill.engine.grammar import Masks, Recipe
 from gristmill.engine.memory import Steward
 from gristmill.engine.parts import Job, Parts, Scores
@@ -91,6 +92,8 @@ class Engine:
         self._inbox: list[Callable[[], None]] = []
         self._asked: set[Future[Any]] = set()
         self._jobs: dict[str, Job] = {}
+        self._searches: dict[str, Search] = {}
+        self._places: dict[str, int] = {}
         self._alive = 0
         self._arrivals = 0
         self._deadline: float | None = None
@@ -113,18 +116,21 @@ class Engine:
         line is full or the engine is closing, EngineError after a failure.
         """
         check_request(request, self._plan.context, self._parts.vocab)
+        if request.beams:
+            self._search(request, sink)
+            return
         if request.pooling is not None and self._parts.embedder is None:
             raise RequestError("This engine makes no embeddings.")
         recipe = self._recipe(request)
         with self._wake:
             if self.failure is not None:
                 raise EngineError(str(self.failure)) from self.failure
-            if self._deadline is not None or self._over:
+            if (self._deadline is not None and not request.part) or self._over:
                 raise OverloadError("The server is shutting down.")
             if request.id in self._jobs:
                 raise RequestError(f"A request with the id {request.id!r} is running.", "id")
             most = self._plan.max_running + self._plan.max_waiting
-            if self._alive and self._alive + request.n > most:
+            if self._alive and self._alive + request.n > most and not request.part:
                 raise OverloadError(
                     f"{self._alive} answers are running or waiting, the most is {most}; "
                     "try again later."
@@ -132,16 +138,54 @@ class Engine:
             seed = request.sampling.seed
             seed = self._random.getrandbits(63) if seed is None else seed
             self._arrivals += 1
-            job = Job(request, sink, monotonic(), seed, self._arrivals, unborn=request.n)
+            arrival = self._arrivals
+            if request.part:  # a search's later tokens have the place of its first
+                arrival = self._places.get(request.id.rpartition("/")[0], arrival)
+            job = Job(request, sink, monotonic(), seed, arrival, unborn=request.n)
             job.recipe = recipe
             self._jobs[request.id] = job
             self._alive += request.n
             self._inbox.append(partial(self._begin, job))
             self._wake.notify()
 
+    def _search(self, request: Request, sink: Sink) -> None:
+        """Take a beam search in: see ``beams``."""
+        check_beams(request)
+        params, parts = request.sampling, self._parts
+        room = self._plan.context - len(request.prompt)
+        eos = frozenset[int]() if params.ignore_eos else parts.eos
+        search = Search(
+            self,
+            request,
+            sink,
+            eos | frozenset(params.stop_token_ids),
+            room if params.max_tokens is None else min(room, params.max_tokens),
+            parts.detokenizer,
+            partial(self._searched, request.id),
+        )
+        with self._wake:
+            if request.id in self._searches:
+                raise RequestError(f"A request with the id {request.id!r} is running.", "id")
+            self._searches[request.id] = search
+            self._places[request.id] = self._arrivals + 1
+        try:
+            search.begin()
+        except BaseException:
+            self._searched(request.id)
+            raise
+
+    def _searched(self, request_id: str) -> None:
+        with self._wake:
+            self._searches.pop(request_id, None)
+            self._places.pop(request_id, None)
+
     def abort(self, request_id: str) -> None:
         """Stop a request, running or waiting, before the next step. Unknown ids are ignored."""
         with self._wake:
+            search = self._searches.get(request_id)
+            if search is not None:
+                self._inbox.append(search.abort)
+                self._wake.notify()
             job = self._jobs.get(request_id)
             if job is not None:
                 self._inbox.append(partial(self._drop, job, "abort", None))
@@ -332,7 +376,7 @@ class Engine:
 
     def _begin(self, job: Job) -> None:
         """Put the first answer of a new request into the line."""
-        self._counters.requests += 1
+        self._counters.requests += not job.request.part
         self._bear(job)
 
     def _bear(self, job: Job) -> None:
@@ -444,7 +488,8 @@ class Engine:
 
     def _prompt_done(self, job: Job, sequence: Sequence) -> Scores | None:
         """Count a prompt; its other answers may start now. The prompt's scores, if wanted."""
-        self._counters.prompt_tokens += sequence.prompt_tokens
+        if not sequence.request.part:
+            self._counters.prompt_tokens += sequence.prompt_tokens
         if sequence.request.sampling.prompt_logprobs is not None:
             job.scores = tuple(sequence.prompt_logprobs)
         while job.unborn:
@@ -469,7 +514,7 @@ class Engine:
         """Forget a sequence; with the last one its request."""
         self.slots.leave(sequence)
         self._scheduler.remove(sequence)
-        self._counters.finished[reason] += 1
+        self._counters.finished[reason] += not job.request.part
         del job.live[sequence.index]
         with self._wake:
             self._alive -= 1

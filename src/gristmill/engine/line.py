@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from gristmill.engine.sequence import Sequence
 
@@ -84,7 +85,8 @@ class Line:
     def __init__(self, shares: Shares, clock: Callable[[], float]) -> None:
         self._shares = shares
         self._clock = clock
-        self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}
+        self._queues: dict[str, list[tuple[tuple[int, int, int], int, Sequence]]] = {}
+        self._ties = count()
         self._turn = 0
 
     def __len__(self) -> int:
@@ -94,21 +96,21 @@ class Line:
         return bool(self._queues)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (sequence for queue in self._queues.values() for _, sequence in queue)
+        return (sequence for queue in self._queues.values() for _, _, sequence in queue)
 
     def add(self, sequence: Sequence) -> None:
         """At its place among its client's."""
         queue = self._queues.setdefault(sequence.request.client, [])
-        heapq.heappush(queue, (sequence.order, sequence))
+        heapq.heappush(queue, (sequence.order, next(self._ties), sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Out of the line, wherever it stands in it."""
         client = sequence.request.client
         queue = self._queues[client]
-        if queue[0][1] is sequence:
+        if queue[0][2] is sequence:
             heapq.heappop(queue)
         else:
-            queue[:] = [entry for entry in queue if entry[1] is not sequence]
+            queue[:] = [entry for entry in queue if entry[2] is not sequence]
             heapq.heapify(queue)
         if not queue:
             del self._queues[client]
@@ -122,8 +124,8 @@ class Line:
             if self.waited(oldest) >= PATIENCE:
                 return oldest
         if len(self._queues) == 1:
-            return next(iter(self._queues.values()))[0][1]
-        return min((queue[0][1] for queue in self._queues.values()), key=self._place)
+            return next(iter(self._queues.values()))[0][2]
+        return min((queue[0][2] for queue in self._queues.values()), key=self._place)
 
     def let_in(self, sequence: Sequence) -> None:
         """The head leaves the line, to run."""

@@ -266,8 +266,9 @@ class Scheduler:
         if sequence.cached is None:
             sequence.cached = hit
             sequence.clock.admitted = self._clock()
-            self.prefix_queries += len(sequence.tokens)
-            self.prefix_hits += hit
+            if not sequence.request.part:
+                self.prefix_queries += len(sequence.tokens)
+                self.prefix_hits += hit
         return True
 
     def _catch_up(self) -> None:

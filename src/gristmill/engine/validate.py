@@ -10,6 +10,7 @@ from gristmill.types import Request, SamplingParams
 
 MOST_ANSWERS = 128
 MOST_LOGPROBS = 1024
+MOST_BEAMS = 64
 MOST_STOPS = 1024
 INT_MAX = 2**31 - 1
 
@@ -26,6 +27,10 @@ def check_request(request: Request, context: int, vocab: int) -> None:
         raise RequestError(f"The prompt has a token id outside 0 … {vocab - 1}.", "prompt")
     if not 1 <= request.n <= MOST_ANSWERS:
         raise RequestError(f"n is {request.n}; it must be 1 to {MOST_ANSWERS}.", "n")
+    if not 0 <= request.beams <= MOST_BEAMS:
+        raise RequestError(f"beams is {request.beams}; it must be at most {MOST_BEAMS}.", "n")
+    if not -10 <= request.length_penalty <= 10:
+        raise RequestError("length_penalty must be between -10 and 10.", "length_penalty")
     _check_numbers(params)
     _check_ids(params, vocab)
 

@@ -42,8 +42,6 @@ _NOTHING: tuple[object, ...] = (False, "", [], {})
 _COMPLETIONS: Mapping[str, tuple[object, ...]] = {"best_of": (1,), "suffix": _NOTHING}
 """Those of raw prompts alone."""
 _REFUSED: Mapping[str, tuple[object, ...]] = {
-    "use_beam_search": _NOTHING,
-    "length_penalty": (1,),
     "prompt_embeds": _NOTHING,
     "logits_processors": _NOTHING,
     "functions": _NOTHING,
@@ -146,6 +144,8 @@ class Generation(Constrained, Sampled):
     cache_salt: Short = ""
     user: Text = ""
     cache_prompt: Flag = True
+    use_beam_search: Flag = False
+    length_penalty: Annotated[Number, Field(ge=-10, le=10)] = 1.0
     n_keep: Annotated[Whole, Field(ge=-1, lt=2**31)] = 0
     n_discard: Annotated[Whole, Field(ge=0, lt=2**31)] = 0
     id_slot: Annotated[Whole, Field(ge=-1, lt=2**31)] = -1

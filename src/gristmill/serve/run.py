@@ -105,6 +105,8 @@ def start(job: Job) -> tuple[Ticket, Group]:
                 prompt=prompt.ids,
                 sampling=job.sampling,
                 n=fields.n,
+                beams=fields.n if fields.use_beam_search else 0,
+                length_penalty=fields.length_penalty,
                 client=_client(fields.user),
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
