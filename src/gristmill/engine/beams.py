@@ -197,7 +197,7 @@ class Search:
             (beam, token, "stop") for beam, token in self._done
         ]
         if self._steps >= self._most:
-            answers += [(beam, None, "length") for beam in self._beams]
+            answers.extend((beam, None, "length") for beam in self._beams)
         answers.sort(key=lambda each: -each[0].score(penalty))
         self._told = True
         self._over()
