@@ -197,11 +197,11 @@ NB_MODULE(GM_MODULE, m) {
              n->cap = cap;
            })
       .def("rope",
-           [](Recorder& r, bool barrier, int width, Columns out, Panels panels, Columns x,
+           [](Recorder& r, bool barrier, int rows, int width, Columns out, Panels panels, Columns x,
               int table, int style, int pairs, int head_dim) {
              if (head_dim < 1 || width % head_dim || 2 * pairs > head_dim)
                refuse("the rotation does not fit its heads");
-             auto n = r.row_node<RopeNode>("rope", barrier, 0, width, out, panels);
+             auto n = r.row_node<RopeNode>("rope", barrier, rows, width, out, panels);
              n->x = view(x);
              n->rope = table;
              n->style = style;
@@ -229,8 +229,8 @@ NB_MODULE(GM_MODULE, m) {
           "barrier"_a, "out"_a, "panels"_a, "weight"_a, "bias"_a.none(), "residual"_a, "kind"_a)
       .def(
           "attention",
-          [](Recorder& r, bool barrier, Columns out, Columns q, Columns k, Columns v, int heads,
-             int kv_heads, int head_dim, int window, float scale, float softcap,
+          [](Recorder& r, bool barrier, int rows, Columns out, Columns q, Columns k, Columns v,
+             int heads, int kv_heads, int head_dim, int window, float scale, float softcap,
              std::shared_ptr<Vector> sinks, std::shared_ptr<Memory> memory, int group,
              size_t layer_offset, int type) {
             if (kv_heads < 1 || heads % kv_heads || head_dim < 1) refuse("the heads do not divide");
@@ -238,6 +238,7 @@ NB_MODULE(GM_MODULE, m) {
             size_t bytes = size_t(2) * size_t(kv_heads) * size_t(head_dim) * kBlockTokens *
                            kv_element_bytes(KvType(type));
             if ((k.first < 0) != (v.first < 0)) refuse("keys and values come together");
+            if (Rows(rows) == Rows::outputs && k.first >= 0) refuse("outputs store no keys");
             if (layer_offset + bytes > memory->block_bytes(group))
               refuse("the layer does not fit its block");
             auto n = std::make_unique<AttentionNode>();
@@ -245,6 +246,8 @@ NB_MODULE(GM_MODULE, m) {
             n->q = view(q);
             n->k = view(k);
             n->v = view(v);
+            n->outputs = Rows(rows) == Rows::outputs;
+            if (n->outputs) r.program.needs_runs();
             n->heads = heads;
             n->kv_heads = kv_heads;
             n->head_dim = head_dim;
@@ -260,8 +263,8 @@ NB_MODULE(GM_MODULE, m) {
             r.program.add(std::move(n), "attention", barrier);
             r.looks_back(group, window);
           },
-          "barrier"_a, "out"_a, "q"_a, "k"_a, "v"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
-          "window"_a, "scale"_a, "softcap"_a, "sinks"_a.none(), "memory"_a, "group"_a,
+          "barrier"_a, "rows"_a, "out"_a, "q"_a, "k"_a, "v"_a, "heads"_a, "kv_heads"_a,
+          "head_dim"_a, "window"_a, "scale"_a, "softcap"_a, "sinks"_a.none(), "memory"_a, "group"_a,
           "layer_offset"_a, "type"_a)
       .def(
           "run",
@@ -284,6 +287,7 @@ NB_MODULE(GM_MODULE, m) {
             {
               nb::gil_scoped_release nogil;
               check_step(s, vocab, memory, r.windows, r.states);
+              if (r.program.runs_needed()) s.find_runs();
               r.program.run(s, eager);
             }
             size_t rows =

@@ -77,8 +77,9 @@ void SoftcapNode::row(const Frame& f, int r, float* out) const {
 }
 
 void RopeNode::row(const Frame& f, int r, float* out) const {
-  gm::rope(f.at(x, r), f.cosine(rope, r), f.sine(rope, r), pairs, style, width / head_dim, head_dim,
-           out);
+  const int token = rows == Rows::tokens ? r : f.step.outputs[r];
+  gm::rope(f.at(x, r), f.cosine(rope, token), f.sine(rope, token), pairs, style, width / head_dim,
+           head_dim, out);
 }
 
 int LinearNode::units(const Frame& f, int) const {
@@ -117,9 +118,9 @@ AttentionArgs AttentionNode::args(const Frame& f) const {
   a.scale = scale;
   a.softcap = softcap;
   a.sinks = sinks ? sinks->values.data() : nullptr;
-  a.spans = f.step.spans;
-  a.sequences = f.step.sequences;
-  a.table = f.step.tables[size_t(group)].data;
+  a.spans = outputs ? f.step.runs.spans.data() : f.step.spans;
+  a.sequences = outputs ? f.step.runs.count : f.step.sequences;
+  a.table = outputs ? f.step.runs.data[size_t(group)].data() : f.step.tables[size_t(group)].data;
   a.table_width = f.step.tables[size_t(group)].width;
   a.kv = {memory->table(group), layer_offset, type};
   return a;
@@ -127,7 +128,7 @@ AttentionArgs AttentionNode::args(const Frame& f) const {
 
 bool AttentionNode::shares_plan(const AttentionNode& other) const {
   return heads == other.heads && kv_heads == other.kv_heads && head_dim == other.head_dim &&
-         window == other.window && type == other.type;
+         window == other.window && type == other.type && outputs == other.outputs;
 }
 
 void AttentionNode::prepare(const Frame& f, int workers) {

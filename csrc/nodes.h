@@ -104,6 +104,7 @@ struct LinearNode : Node {
 struct AttentionNode : Node {
   View q, k, v, out;  // k and v may have no slot: then another layer's are attended to
   int heads = 0, kv_heads = 0, head_dim = 0, window = 0;
+  bool outputs = false;  // q has a row for each wanted output, not for each token
   float scale = 1.0f, softcap = 0.0f;
   std::shared_ptr<Vector> sinks;
   std::shared_ptr<Memory> memory;

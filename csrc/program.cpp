@@ -130,6 +130,30 @@ struct Program::Tables final : Node {
 Program::Program(std::shared_ptr<Pool> pool)
     : pool_(std::move(pool)), tables_(std::make_unique<Tables>()) {}
 
+void Step::find_runs() {
+  runs = {};
+  runs.data.resize(tables.size());
+  int sequence = 0, last = -1, of = -1;
+  for (int i = 0; i < outputs_count; i++) {
+    const int row = outputs[i];
+    if (sequence > 0 && row < spans[3 * sequence]) sequence = 0;
+    while (row >= spans[3 * sequence] + spans[3 * sequence + 1]) sequence++;
+    if (of == sequence && row == last + 1) {
+      runs.spans[size_t(3 * runs.count - 2)]++;
+    } else {
+      runs.spans.insert(runs.spans.end(),
+                        {i, 1, spans[3 * sequence + 2] + row - spans[3 * sequence]});
+      for (size_t g = 0; g < tables.size(); g++) {
+        const int32_t* table = tables[g].data + size_t(sequence) * size_t(tables[g].width);
+        runs.data[g].insert(runs.data[g].end(), table, table + tables[g].width);
+      }
+      runs.count++;
+    }
+    last = row;
+    of = sequence;
+  }
+}
+
 int Program::add_slot(Rows rows, size_t row_bytes) {
   slots_.push_back({rows, (row_bytes + 3) / 4 * 4, Pages(), 0});
   return int(slots_.size()) - 1;

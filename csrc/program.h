@@ -91,6 +91,15 @@ struct Step {
     int width;
   };
   std::vector<Table> tables;  // by state group
+
+  // The wanted outputs as spans and tables of their own: runs of neighbours in one sequence.
+  struct Runs {
+    std::vector<int32_t> spans;              // [runs][3], first rows counted in outputs
+    std::vector<std::vector<int32_t>> data;  // by state group, [runs][width]
+    int count = 0;
+  };
+  Runs runs;  // filled if the program attends to outputs alone
+  void find_runs();
 };
 
 struct Frame;
@@ -134,6 +143,9 @@ class Program {
   const float* slot_data(int slot) const;
   ptrdiff_t slot_stride(int slot) const;
   int nodes() const { return int(nodes_.size()); }
+  // A node attends with rows of outputs: steps need their runs.
+  void needs_runs() { needs_runs_ = true; }
+  bool runs_needed() const { return needs_runs_; }
   // Seconds spent per node since profiling was switched on, with the node's kind.
   void profile(bool on);
   std::vector<std::pair<std::string, double>> times() const;
@@ -171,6 +183,7 @@ class Program {
   std::vector<int> units_;               // of the stages that are played
   Pages scratch_;
   bool profile_ = false;
+  bool needs_runs_ = false;
   std::vector<double> seconds_;
   uint64_t allocations_ = 0;
 };

@@ -359,8 +359,10 @@ def test_attention_with(options: dict[str, Any], level: str) -> None:
         attend(backend, Window(2, 48, 50), 6, tolerance=6e-6, **options)
 
 
-def test_attention_to_the_keys_of_another_layer(level: str) -> None:
-    """Layers that store nothing read what the one before them stored in the same step."""
+@pytest.mark.parametrize("chosen", [False, True])
+def test_attention_to_the_keys_of_another_layer(chosen: bool, level: str) -> None:
+    """Layers that store nothing read what the one before them stored in the same step, with all
+    rows or, ``chosen``, with those alone that are wanted."""
     states: list[StateSpec] = [Paged(1, 16), Window(1, 16, 40)]
 
     def forward(ops: Ops, w: Weights) -> X:
@@ -368,7 +370,10 @@ def test_attention_to_the_keys_of_another_layer(level: str) -> None:
         for layer in range(4):
             q, k, v = ops.split(ops.linear(ops.rms_norm(x, None, 1e-6), w["qkv"]), 32, 16, 16)
             own = (k, v) if layer < 2 else (None, None)
+            q = ops.rope(q, Rope((1.0, 0.1)), 16)
             x = ops.add(x, ops.linear(ops.attention(q, *own, layer % 2, scale=0.25), w["o"]))
+            if chosen and layer == 1:
+                x = ops.outputs(x)
         return x
 
     weights = {"qkv": matrix(64, 24), "o": matrix(24, 32)}
@@ -379,8 +384,12 @@ def test_attention_to_the_keys_of_another_layer(level: str) -> None:
         for counts in ([37, 1, 0, 300], [1, 30, 2, 1], [1, 1, 1, 1], [0, 5, 33, 17]):
             batch = full.step(counts)
             batch.tables = (batch.tables[0], local.step(counts, 40).tables[0])
-            got, want = pair.step(batch)
-            close(got, want, 1e-5)
+            total = len(batch.ids)
+            for count in (total, 0, 1, total // 2) if chosen else (total,):
+                picked = np.random.default_rng(count).choice(total, count, replace=False)
+                batch.outputs = np.sort(picked).astype(np.int32)
+                got, want = pair.step(batch)
+                close(got, want, 1e-5)
 
 
 def test_attention_of_mixed_layers(level: str) -> None:

@@ -309,7 +309,6 @@ WRONG: dict[str, Callable[[Ops, Any], X]] = {
     "a split that does not sum": lambda ops, w: ops.split(ops.embed(w["x"]), 5, 6)[0],
     "rope of uneven heads": lambda ops, w: ops.rope(ops.embed(w["x"]), Rope((1.0,)), 5),
     "rope of more than the head": lambda ops, w: ops.rope(ops.embed(w["x"]), Rope((1.0,) * 4), 6),
-    "rope of outputs": lambda ops, w: ops.rope(ops.outputs(ops.embed(w["x"])), Rope((1.0,)), 6),
     "outputs of outputs": lambda ops, w: ops.outputs(ops.outputs(ops.embed(w["x"]))),
     "a vector as matrix": lambda ops, w: ops.linear(ops.embed(w["x"]), w["v"]),
     "a matrix as vector": lambda ops, w: ops.rms_norm(ops.embed(w["x"]), w["a"], 1e-6),

@@ -33,6 +33,10 @@ def test_the_same_bits(name: str) -> None:
                 got.append(runner.step(spans)[1])
                 done += size
             assert np.concatenate(got).tobytes() == want.tobytes()
+        last = Runner(crowd, model, made.hf, "f32", seed=3)
+        last.step({0: made.ids[:13], 7: other[:20]}, all_rows=False)
+        (row,) = last.step({0: made.ids[13:]}, all_rows=False)
+        assert row.tobytes() == want[-1:].tobytes()
     finally:
         alone.close()
         crowd.close()

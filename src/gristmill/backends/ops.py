@@ -199,7 +199,8 @@ class Ops(Protocol):
     ) -> X:
         """Store k and v (kv_heads · head_dim columns) in ``layer``'s state, then attend causally.
 
-        Without k and v, attend to what an earlier op of the step stored for ``layer``.
+        Without k and v, attend to what an earlier op of the step stored for ``layer``; then q may
+        also have only the rows of ``outputs``, as ``rope``'s x may.
         q has heads · head_dim columns; heads is a multiple of kv_heads (grouped queries). The
         window, if any, is the layer's ``StateSpec``'s. ``softcap`` c > 0 turns a score s into
         c·tanh(s/c). ``sinks`` has one extra logit per head that takes weight but adds nothing.

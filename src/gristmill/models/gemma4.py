@@ -4,7 +4,8 @@ Beside Gemma 3's norms around both halves: values are normed without a weight, s
 scaled, sliding layers have heads of their own size, the last layers attend to what the last
 layer of their kind before them stored, and every layer adds a gated projection of the token's
 own row of a second table. That table is half of the file, so it is read row by row, where it
-lies. Learnt from ``transformers`` 5.24 and llama.cpp's ``gemma4``.
+lies. Behind the last layer that stores, only rows whose logits are wanted go on: of a prompt
+that is one. Learnt from ``transformers`` 5.24 and llama.cpp's ``gemma4``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Gemma4:
         self.layers: list[Config] = _by_layer(meta, self.config)
         self.stored: list[int] = _stored(meta, self.config)
         """For each layer, the one whose keys and values it attends to."""
+        self._storing: int = sum(stored == i for i, stored in enumerate(self.stored))
         self.extra: int = meta.integer("embedding_length_per_layer_input", 0, 1 << 16, 0)
         wants = Wants(checkpoint.tensors)
         if not wants.has("rope_freqs.weight"):
@@ -89,13 +91,23 @@ class Gemma4:
         x = layers.embed(ops, weights, self.config)
         extras = self._extras(ops, weights, x) if self.extra else ()
         for layer, config in enumerate(self.layers):
+            if layer == self._storing:  # no token is looked at any more but by itself
+                x, extras = ops.outputs(x), self._outputs(ops, extras)
             x = ops.add(x, _attention(ops, weights, config, layer, self.stored[layer], x))
             x = ops.add(x, layers.feed_forward(ops, weights, config, layer, x))
             if extras:
                 x = ops.add(x, _extra(ops, weights, config, layer, x, extras[layer]))
             if self.scales[layer] != 1.0:
                 x = ops.scale(x, self.scales[layer])
-        return layers.head(ops, weights, self.config, x, logits)
+        end = layers.head if self._storing == len(self.layers) else layers.finish
+        return end(ops, weights, self.config, x, logits)
+
+    def _outputs(self, ops: Ops, extras: tuple[X, ...]) -> tuple[X, ...]:
+        """Of the rest of the layers' embeddings only the rows that are wanted."""
+        if not extras:
+            return ()
+        rest = [ops.outputs(extra) for extra in extras[self._storing :]]
+        return (*extras[: self._storing], *rest)
 
     def _extras(self, ops: Ops, weights: layers.Weights, x: X) -> tuple[X, ...]:
         """What each layer is given of the token: of its own row, and projected from x."""

@@ -207,7 +207,12 @@ def head(ops: Ops, w: Weights, config: Config, x: X, logits: bool = True) -> X:
 
     ``logits`` False stops behind the norm.
     """
-    x = norm(ops, w, config, "output_norm", ops.outputs(x))
+    return finish(ops, w, config, ops.outputs(x), logits)
+
+
+def finish(ops: Ops, w: Weights, config: Config, x: X, logits: bool = True) -> X:
+    """The same of rows that are outputs already."""
+    x = norm(ops, w, config, "output_norm", x)
     if not logits:
         return x
     table = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]

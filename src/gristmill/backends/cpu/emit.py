@@ -126,7 +126,7 @@ def _emit_node(
         _emit_experts(program, a, barrier, out, ins)
     elif node.kind == "attention":
         stored = ins[1:] or [(-1, 0), (-1, 0)]
-        program.attention(barrier, out, ins[0], *stored, **a)
+        program.attention(barrier, node.rows, out, ins[0], *stored, **a)
     elif node.kind == "short_conv":
         program.short_conv(barrier, out, *ins, **a)
     elif node.kind == "recur":
@@ -144,6 +144,7 @@ def _emit_node(
         style = 0 if rope.style == "half" else 1
         program.rope(
             barrier,
+            node.rows,
             node.width,
             out,
             panels,

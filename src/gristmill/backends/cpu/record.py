@@ -123,7 +123,6 @@ class Recorder:
 
     def rope(self, x: X, rope: Rope, head_dim: int) -> Columns:
         """See ``ops.Ops``."""
-        _tokens(x)
         return self._add("rope", [x], x.width, rope=rope, head_dim=head_dim)
 
     def attention(
@@ -140,7 +139,8 @@ class Recorder:
         """See ``ops.Ops``."""
         spec, group, offset = self._memory.place(layer)
         inputs = [q] if k is None or v is None else [q, k, v]
-        _tokens(*inputs)
+        if len(inputs) > 1:
+            _tokens(*inputs)
         shared = spec.kv_heads * spec.head_dim
         if q.width % shared or any(x.width != shared for x in inputs[1:]):
             raise TypeError(

@@ -113,12 +113,13 @@ class ReferenceOps:
     def rope(self, x: X, rope: Rope, head_dim: int) -> Values:
         """Rotate each head of ``head_dim`` columns by its row's position."""
         data = _values(x)
-        heads = data.reshape(len(data), -1, head_dim).copy()
+        heads = data.reshape(len(data), data.shape[1] // head_dim, head_dim).copy()
         n = len(rope.inv_freq)
-        angle = self._batch.positions.astype(np.float64)[:, None] * np.array(rope.inv_freq)
+        positions = self._positions(data).astype(np.float64)
+        angle = positions[:, None] * np.array(rope.inv_freq)
         scale = np.full((len(data), 1, 1), rope.scale)
         if rope.growth_after:
-            steps = np.floor(self._batch.positions.astype(np.float64) / rope.growth_after)
+            steps = np.floor(positions / rope.growth_after)
             scale = scale * (1 + rope.growth * np.log1p(steps))[:, None, None]
         cos, sin = np.cos(angle)[:, None] * scale, np.sin(angle)[:, None] * scale
         if rope.style == "half":
@@ -129,6 +130,11 @@ class ReferenceOps:
         heads[..., first] = a * cos - b * sin
         heads[..., second] = b * cos + a * sin
         return Values(heads.reshape(data.shape))
+
+    def _positions(self, data: F64) -> npt.NDArray[np.int32]:
+        """Of rows that are either the step's tokens or its outputs (of equal number: the same)."""
+        every = self._batch.positions
+        return every if len(data) == len(every) else every[self._batch.outputs]
 
     def attention(
         self,
@@ -150,7 +156,10 @@ class ReferenceOps:
         head_dim, kv_heads = spec.head_dim, spec.kv_heads
         window = spec.window if isinstance(spec, Window) else None
         result = np.empty_like(queries)
-        for sequence, (row, rows, past) in enumerate(self._batch.spans.tolist()):
+        spans = list(enumerate(self._batch.spans.tolist()))
+        if len(queries) != len(self._batch.ids):
+            spans = self._spans_of_outputs()
+        for sequence, (row, rows, past) in spans:
             here = slice(row, row + rows)
             shape = (rows, kv_heads, head_dim)
             blocks = table[sequence]
@@ -170,6 +179,15 @@ class ReferenceOps:
                 None if sinks is None else _wide(sinks),
             )
         return Values(result)
+
+    def _spans_of_outputs(self) -> list[tuple[int, list[int]]]:
+        """Each wanted row as a span of its own, with its sequence."""
+        spans: list[tuple[int, list[int]]] = []
+        for i, output in enumerate(self._batch.outputs.tolist()):
+            for sequence, (row, rows, past) in enumerate(self._batch.spans.tolist()):
+                if row <= output < row + rows:
+                    spans.append((sequence, [i, 1, past + output - row]))
+        return spans
 
     def glu(self, x: X, kind: Literal["silu", "gelu_tanh", "gelu"]) -> Values:
         """act(first half of the columns) · second half."""
