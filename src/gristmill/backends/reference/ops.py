@@ -156,7 +156,7 @@ class ReferenceOps:
         head_dim, kv_heads = spec.head_dim, spec.kv_heads
         window = spec.window if isinstance(spec, Window) else None
         result = np.empty_like(queries)
-        spans: list[tuple[int, list[int]]] = list(enumerate(self._batch.spans.tolist()))
+        spans = list(enumerate(cast("list[list[int]]", self._batch.spans.tolist())))
         if len(queries) != len(self._batch.ids):
             spans = self._spans_of_outputs()
         for sequence, (row, rows, past) in spans:
