@@ -14,10 +14,10 @@ from gristmill.backends.cpu.backend import CpuBackend, CpuProgram
 from gristmill.backends.cpu.native import ISA_VARIABLE, native
 from gristmill.backends.cpu.state import CpuMemory
 from gristmill.backends.ops import Batch, Ops, Rope, X
-from gristmill.errors import GristmillError, ResourceError, UnsupportedError, UsageError
+from gristmill.errors import GristmillError, ResourceError, UsageError
 from gristmill.files import open_model
 from gristmill.models import build
-from gristmill.types import Checkpoint, Paged, Slot, Window
+from gristmill.types import Checkpoint, Paged, Window
 from tests.models.runner import Runner
 from tests.tiny import tiny_llama
 
@@ -431,7 +431,6 @@ def raises_one_sentence(error: type[GristmillError], call: Callable[[], object],
 def test_unknown_states(best: str) -> None:
     with opened(1) as backend:
         raises_one_sentence(UsageError, lambda: backend.memory([], "int3"), "int3", "f16")
-        raises_one_sentence(UnsupportedError, lambda: backend.memory([Slot(4)], "f16"))
 
 
 def test_levels(monkeypatch: pytest.MonkeyPatch, best: str) -> None:

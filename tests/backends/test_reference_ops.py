@@ -13,8 +13,8 @@ from gristmill import backends
 from gristmill.backends.ops import Batch, Part, Rope, Wanted
 from gristmill.backends.reference.ops import Array, ReferenceOps, Values
 from gristmill.backends.reference.state import ReferenceMemory
-from gristmill.errors import FormatError, UnsupportedError, UsageError
-from gristmill.types import Paged, RawTensor, Slot, StateSpec, Window
+from gristmill.errors import FormatError, UsageError
+from gristmill.types import Paged, RawTensor, StateSpec, Window
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
@@ -175,8 +175,6 @@ def test_memory_keeps_copies_and_grows() -> None:
         memory.read(2, np.array([-1], np.int32), 3, 4)
     with pytest.raises(UsageError, match="f16"):
         ReferenceMemory([Paged(1, 2)], "q4_0")
-    with pytest.raises(UnsupportedError):
-        ReferenceMemory([Slot(4)], "f32")
 
 
 def test_packing() -> None:
