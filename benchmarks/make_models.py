@@ -39,6 +39,10 @@ def blocks(kind: str, rows: int, columns: int) -> np.ndarray:
     if kind == "q8_0":
         n = rows * columns // 32
         return np.hstack([half(2.7e-4, n), raw(n, 32)]).reshape(rows, -1)
+    if kind in ("q4_0", "q4_1"):
+        n = rows * columns // 32
+        low = [half(-3e-2, n)] if kind == "q4_1" else []
+        return np.hstack([half(4e-3, n), *low, raw(n, 16)]).reshape(rows, -1)
     n = rows * columns // 256
     if kind == "q4_k":
         # value = d·scale·q − dmin·min, scale and min of 6 bits each, q of 4
@@ -50,15 +54,18 @@ def blocks(kind: str, rows: int, columns: int) -> np.ndarray:
 TYPES = {
     "bf16": gguf.GGMLQuantizationType.BF16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
+    "q4_1": gguf.GGMLQuantizationType.Q4_1,
     "q4_k": gguf.GGMLQuantizationType.Q4_K,
     "q6_k": gguf.GGMLQuantizationType.Q6_K,
 }
 
 
 def kind_of(name: str, layer: int, scheme: str) -> str:
-    """The encoding of a tensor under a scheme."""
+    """The encoding of a tensor under a scheme; "q8_0+bf16" has its embedding in bf16."""
     if scheme != "q4_k_m":
-        return scheme
+        kind, _, embedding = scheme.partition("+")
+        return embedding if embedding and name == "token_embd" else kind
     wide = layer < LAYERS // 8 or layer >= 7 * LAYERS // 8 or (layer - LAYERS // 8) % 3 == 2
     if name == "token_embd" or (name in ("attn_v", "ffn_down") and wide):
         return "q6_k"

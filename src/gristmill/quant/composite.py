@@ -7,8 +7,7 @@ A family's module gives ``check`` (every part's type and shape) and one of two r
 - ``values``: float32, for encodings that are tables of values.
 
 ``decode`` of the whole follows from either: it is the specification, compared in the tests with
-the format's own library. A family with both (HQQ) decodes by ``values``; its ``codes`` are what
-a native layout may be packed from, equal to a rounding of float32.
+the format's own library. A family with both (HQQ) has ``codes`` for some of its tensors only.
 
 A cut (``cut``, ``deal``) copies nothing: it is noted in the settings ``stored_rows`` and
 ``first_row``, or in the part ``row_order``, and a family sees the whole matrix and stored rows.
