@@ -95,6 +95,10 @@ Context beyond what a model was trained for is scaled as its file says: linear, 
 (whose table is chosen by the context that is served), Llama 3's factors, Hunyuan's alpha,
 Gemma 4's proportional rotation.
 
+Of a mixture of experts each expert's packed weights are read once a step, however many of the
+step's tokens chose it. All experts are packed into memory; a mixture that does not fit there is not
+served.
+
 What cannot be served is refused at the start with one sentence: an unknown architecture or
 RoPE scaling, settings that contradict the tensors, a missing tensor, and a tensor that the
 architecture has no use for, because then the answers would be wrong.
