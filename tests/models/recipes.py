@@ -66,6 +66,8 @@ def cooked(recipe: list[Any], source: dict[str, F32]) -> F32:
         data = data + np.float32(argument)
     elif how == "rows":
         data = data[argument]
+    elif how == "columns":
+        data = data[:, argument]
     elif how == "pairs":
         halves = data.reshape(argument, 2, data.shape[0] // argument // 2, -1)
         data = halves.swapaxes(1, 2)

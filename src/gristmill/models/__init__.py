@@ -13,6 +13,7 @@ from gristmill.models.families import FAMILIES
 from gristmill.models.gemma4 import Gemma4
 from gristmill.models.huggingface import understand
 from gristmill.models.lfm2 import Lfm2
+from gristmill.models.qwen35 import Qwen35
 from gristmill.types import Checkpoint, StateSpec
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "build", "understand"]
@@ -40,6 +41,7 @@ ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
     **dict.fromkeys(FAMILIES, Dense),
     "gemma4": Gemma4,
     "lfm2": Lfm2,
+    "qwen35": Qwen35,
 }
 """Every architecture that is served, by GGUF's ``general.architecture``."""
 

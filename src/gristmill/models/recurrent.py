@@ -39,3 +39,15 @@ def want_conv(wants: Wants, name: str, columns: int, taps: int) -> None:
 def conv(ops: Ops, w: Weights, name: str, layer: int, x: X, taps: int) -> X:
     """The convolution called ``name``; its state lies first in the layer's."""
     return ops.short_conv(x, w[f"{name}.weight"], layer, taps=taps, bias=w.get(f"{name}.bias"))
+
+
+def attending(meta: Metadata, layers: int) -> list[bool]:
+    """Which layers attend: as a list says of those that do not, or each n-th."""
+    key = "attention.recurrent_layers"
+    flags = meta.array(key)
+    if flags is None:
+        period = meta.integer("full_attention_interval", 1, 1 << 16, 4)
+        return [i % period == period - 1 for i in range(layers)]
+    if len(flags) < layers:
+        raise FormatError(f"{meta.name(key)!r} has {len(flags)} entries for {layers} layers.")
+    return [not flag for flag in flags[:layers]]

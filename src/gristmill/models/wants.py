@@ -79,7 +79,7 @@ class Wants:
     def add(
         self,
         name: str,
-        kind: Literal["vector", "experts"],
+        kind: Literal["matrix", "vector", "experts"],
         parts: Sequence[Part],
         shape: tuple[int, ...],
     ) -> None:

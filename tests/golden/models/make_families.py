@@ -91,6 +91,7 @@ def convert(llama_cpp: Path, folder: Path, out: Path) -> bool:
         kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     except NotImplementedError:
         return False
+    kind.no_mtp = True
     with torch.inference_mode():
         made = kind(folder, gguf.LlamaFileType.ALL_F32, out, eager=True)
         for each in (made, getattr(made, "impl", None)):
@@ -121,9 +122,16 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
         for one in tries:
             if np.array_equal(cooked(one, source), data):
                 return one
+        if found.ndim == 3 and data.ndim == 2:  # a convolution, without its axis of one
+            found = found.reshape(found.shape[0], -1)
         order = {row.tobytes(): i for i, row in enumerate(found)} if found.ndim == 2 else {}
         if found.shape == data.shape and all(row.tobytes() in order for row in data):
             return [shape, "rows", [order[row.tobytes()] for row in data], [name]]
+        across = (
+            {column.tobytes(): i for i, column in enumerate(found.T)} if found.ndim == 2 else {}
+        )
+        if found.shape == data.shape and all(column.tobytes() in across for column in data.T):
+            return [shape, "columns", [across[column.tobytes()] for column in data.T], [name]]
     if data.size > 64:
         raise ValueError(f"no recipe gives a tensor of {data.size} values")
     return [shape, "values", [float(f"{x:.9g}") for x in data.ravel().tolist()]]

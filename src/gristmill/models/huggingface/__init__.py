@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
+from gristmill.models.huggingface.hybrids import decay_rates
 from gristmill.models.huggingface.names import rename
 from gristmill.models.huggingface.quantised import combine
 from gristmill.models.huggingface.settings import Settings
@@ -68,6 +69,8 @@ MODEL_TYPES: Mapping[str, str] = {
     "qwen2_vl_text": "qwen2vl",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_text": "qwen35",
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_text": "qwen3vl",
     "seed_oss": "seed_oss",
@@ -160,6 +163,7 @@ def _tensors(
                 f"tensor ({known!r})."
             )
         found[known] = tensor
+    decay_rates(found)
     if not tied and "output.weight" not in found and "token_embd.weight" in found:
         raise FormatError(
             f"{checkpoint.path} has no 'lm_head.weight', though config.json does not tie it to "

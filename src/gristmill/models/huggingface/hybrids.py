@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from typing import cast
 
 from gristmill.errors import UnsupportedError
 from gristmill.models.huggingface.scalings import Own
 from gristmill.models.huggingface.settings import Settings
+from gristmill.quant import decode
+from gristmill.types import RawTensor
 
 
 def layer_kinds(config: Settings, other: str) -> list[bool] | None:
@@ -42,3 +46,31 @@ def lfm2(config: Settings) -> Own:
         "feed_forward_length": hidden,
         "shortconv.l_cache": config.integer("conv_L_cache", 3),
     }
+
+
+def qwen35(config: Settings) -> Own:
+    """Qwen 3.5: the sizes of its delta nets, and which layers attend."""
+    layers = config.integer("num_hidden_layers")
+    attends = layer_kinds(config, "linear_attention")
+    if attends is None:
+        period = max(config.integer("full_attention_interval", 4), 1)
+        attends = [i % period == period - 1 for i in range(layers)]
+    heads = config.integer("linear_num_value_heads", 32)
+    return {
+        "attention.recurrent_layers": [not attend for attend in attends],
+        "norm_plus": 1.0,
+        "ssm.conv_kernel": config.integer("linear_conv_kernel_dim", 4),
+        "ssm.group_count": config.integer("linear_num_key_heads", 16),
+        "ssm.inner_size": heads * config.integer("linear_value_head_dim", 128),
+        "ssm.state_size": config.integer("linear_key_head_dim", 128),
+        "ssm.time_step_rank": heads,
+    }
+
+
+def decay_rates(tensors: dict[str, RawTensor]) -> None:
+    """Folders have the logarithms of the rates at which states decay; GGUF has −e^x of them."""
+    for name, tensor in tensors.items():
+        if name.startswith("blk.") and name.endswith(".ssm_a"):
+            values = decode(tensor).reshape(-1).tolist()
+            data = array("f", [-math.exp(min(value, 80.0)) for value in values])
+            tensors[name] = RawTensor(name, "f32", (len(data),), memoryview(data).cast("B"))

@@ -102,6 +102,16 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
             "mlp.fc2": "ffn_down",
         },
         "phi3": _FUSED,
+        "qwen35": {
+            "post_attention_layernorm": "post_attention_norm",
+            "linear_attn.in_proj_qkv": "attn_qkv",
+            "linear_attn.in_proj_z": "attn_gate",
+            "linear_attn.in_proj_a": "ssm_alpha",
+            "linear_attn.in_proj_b": "ssm_beta",
+            "linear_attn.conv1d": "ssm_conv1d",
+            "linear_attn.norm": "ssm_norm",
+            "linear_attn.out_proj": "ssm_out",
+        },
         "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
         "stablelm": {
             f"self_attn.{name}_layernorm.norms.{head}": f"attn_{name}_norm.{head}"
@@ -112,8 +122,10 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
     }.items()
 }
 
+_WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+"""A layer's numbers that are no module's weight or bias."""
 _IGNORED = re.compile(
-    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower|embed_vision|embed_audio)\..*"
+    r"mtp\..*|(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower|embed_vision|embed_audio)\..*"
     r"|.*\.rotary_emb\.inv_freq"
 )
 """What serves no text: images' encoders, and tables that the config says too."""
@@ -144,6 +156,8 @@ def _known(name: str, layer: Mapping[str, str]) -> str | None:
         return f"blk.{name.split('.')[1]}.layer_output_scale.weight"
     if (inside := _INSIDE.fullmatch(name)) and (found := name_in_layer(inside[2])):
         return f"blk.{int(inside[1])}.{found}"
+    if (start := name.split(".", 2))[0] == "layers" and start[-1] in _WHOLE:
+        return f"blk.{start[1]}.{_WHOLE[start[-1]]}"
     match = _IN_LAYER.fullmatch(name)
     if match is None:
         return None

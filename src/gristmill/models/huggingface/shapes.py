@@ -7,7 +7,7 @@ from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.families import FAMILIES, Family
-from gristmill.models.huggingface.hybrids import lfm2
+from gristmill.models.huggingface.hybrids import lfm2, qwen35
 from gristmill.models.huggingface.mixtures import mixture_of
 from gristmill.models.huggingface.scalings import Own, partial, rope_of
 from gristmill.models.huggingface.settings import Settings
@@ -21,7 +21,10 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "relu2": ("relu2",),
 }
 _SLIDES = "sliding_attention"
-_PARTIAL = {"stablelm": 0.25, "glm4": 0.5, "chatglm": 0.5, "nemotron": 0.5, "phi2": 0.5}
+_PARTIAL = {
+    **dict.fromkeys(("glm4", "chatglm", "nemotron", "phi2"), 0.5),
+    **dict.fromkeys(("qwen35", "stablelm"), 0.25),
+}
 _BASES = {
     **dict.fromkeys(("gemma3", "gemma4", "lfm2"), 1e6),
     **dict.fromkeys(("command-r", "ernie4_5", "exaone"), 5e5),
@@ -229,6 +232,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "lfm2": lfm2,
     "minicpm": _minicpm,
     "nemotron": lambda config: {"norm_plus": 1.0},
+    "qwen35": qwen35,
     "smollm3": _smollm3,
 }
 """Settings that one architecture has and most have not."""
