@@ -122,16 +122,15 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
         for one in tries:
             if np.array_equal(cooked(one, source), data):
                 return one
-        if found.ndim == 3 and data.ndim == 2:  # a convolution, without its axis of one
-            found = found.reshape(found.shape[0], -1)
-        order = {row.tobytes(): i for i, row in enumerate(found)} if found.ndim == 2 else {}
-        if found.shape == data.shape and all(row.tobytes() in order for row in data):
+        flat = found if found.ndim < 3 else found.reshape(found.shape[0], -1)  # a convolution's
+        if flat.ndim != 2 or flat.shape != data.shape:
+            continue
+        order = {row.tobytes(): i for i, row in enumerate(flat)}
+        if all(row.tobytes() in order for row in data):
             return [shape, "rows", [order[row.tobytes()] for row in data], [name]]
-        across = (
-            {column.tobytes(): i for i, column in enumerate(found.T)} if found.ndim == 2 else {}
-        )
-        if found.shape == data.shape and all(column.tobytes() in across for column in data.T):
-            return [shape, "columns", [across[column.tobytes()] for column in data.T], [name]]
+        order = {column.tobytes(): i for i, column in enumerate(flat.T)}
+        if all(column.tobytes() in order for column in data.T):
+            return [shape, "columns", [order[column.tobytes()] for column in data.T], [name]]
     if data.size > 64:
         raise ValueError(f"no recipe gives a tensor of {data.size} values")
     return [shape, "values", [float(f"{x:.9g}") for x in data.ravel().tolist()]]
