@@ -11,11 +11,16 @@ import pytest
 
 from gristmill.errors import ResourceError, UsageError
 from gristmill.kv.shelf import Shelf
-from gristmill.types import Request, StateSpec, Window
+from gristmill.types import Request, Slot, StateSpec, Window
 from tests.engine.fakes import FULL, Toy, greedy, make_plan, oracle
 
 BLOCK = 32 * 8
-STATES: list[tuple[StateSpec, ...]] = [(FULL,), (FULL, Window(1, 8, 40)), (Window(1, 8, 90), FULL)]
+STATES: list[tuple[StateSpec, ...]] = [
+    (FULL,),
+    (FULL, Window(1, 8, 40)),
+    (Window(1, 8, 90), FULL),
+    (Slot(7), FULL),
+]
 SYSTEM = tuple(random.Random(7).choices(range(1, 61), k=200))
 
 

@@ -492,6 +492,7 @@ class Engine:
             self._counters.prompt_tokens += sequence.prompt_tokens
         if sequence.request.sampling.prompt_logprobs is not None:
             job.scores = tuple(sequence.prompt_logprobs)
+            self._scheduler.scores.keep(sequence)
         while job.unborn:
             self._bear(job)
         return job.scores

@@ -23,6 +23,7 @@ from time import monotonic
 
 from gristmill.engine.line import Line, Shares, owner
 from gristmill.engine.pace import Pace
+from gristmill.engine.scores import ScoreCache
 from gristmill.engine.sequence import Sequence
 from gristmill.engine.shelving import Shelving
 from gristmill.kv.blocks import BlockManager
@@ -113,6 +114,7 @@ class Scheduler:
         self._yielded = float("-inf")
         self.running: list[Sequence] = []
         """Oldest first."""
+        self.scores = ScoreCache(manager)
         self.shelving: Shelving | None = None
         """Where prefixes are found that are not in memory."""
         self.stuck: Sequence | None = None
@@ -253,7 +255,11 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> bool:
         """Give a sequence its cached prefix and blocks for all that it knows; False if full."""
         manager, table = self._manager, sequence.table
-        hit = 0 if sequence.thorough else manager.match(table, sequence.tokens)
+        hit = 0
+        if not sequence.thorough:
+            hit = manager.match(table, sequence.tokens)
+        elif (known := self.scores.recall(sequence)) > 0:
+            hit = manager.match(table, sequence.tokens[: known + 1])
         if self.shelving is not None and not sequence.thorough:
             hit = self.shelving.recall(table, sequence.tokens, hit)
         manager.mark(table, sequence.prompt_tokens)
