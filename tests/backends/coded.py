@@ -122,6 +122,15 @@ def hqq(n: int, k: int, rng: Rng, bits: int, group: int, axis: int = 1) -> RawTe
     return RawTensor("w", "hqq", (n, k), _EMPTY, parts, settings)
 
 
+def mxfp4(n: int, k: int, rng: Rng, low: int = 118, high: int = 130) -> RawTensor:
+    """MXFP4 as folders have it; ``low`` and ``high`` bound the exponents."""
+    parts = {
+        "codes": part("u8", rng.integers(0, 256, (n, k // 2), np.uint8)),
+        "scales": part("u8", rng.integers(low, high, (n, k // 32), np.uint8)),
+    }
+    return RawTensor("w", "mxfp4_hf", (n, k), _EMPTY, parts, {})
+
+
 Maker = Callable[[Rng], RawTensor]
 
 NATIVE: dict[str, Maker] = {
@@ -145,6 +154,12 @@ NATIVE: dict[str, Maker] = {
     **{f"hqq, {b} bits": (lambda r, b=b: hqq(24, 128, r, b, 64)) for b in (1, 2, 3, 4, 8)},
 }
 """One of each kind that has a native layout."""
+
+CODEBOOKS: dict[str, Maker] = {
+    "mxfp4": lambda r: mxfp4(37, 224, r),
+    "mxfp4, the least scales": lambda r: mxfp4(16, 64, r, 0, 3),
+}
+"""One of each kind of codebook that has a native layout."""
 
 DECODED: dict[str, Maker] = {
     "gptq, groups of 16": lambda r: gptq(32, 64, r, 4, 16),

@@ -63,6 +63,25 @@ def test_linear(kind: str, level: str) -> None:
     assert (np.abs(got - want) / (sizes + 1e-30)).max() <= 1e-5
 
 
+@pytest.mark.parametrize("kind", list(coded.CODEBOOKS))
+def test_codebooks(kind: str, level: str) -> None:
+    """Stored without loss in about the file's bytes, and the same products."""
+    rng = np.random.default_rng(len(kind))
+    tensor = coded.CODEBOOKS[kind](rng)
+    x = activations(max(ROWS), tensor.shape[1], rng)
+    got = run(tensor, x, rng)
+    with opened(2) as backend:
+        matrix = backend.pack(wanted(tensor), {"w": tensor})
+        assert isinstance(matrix, CpuMatrix)
+        assert matrix.decoded == ()
+        act = next(a for a in range(3) if matrix.native.needs(a))
+        rows = np.array([decode_row(matrix, i) for i in range(tensor.shape[0])])
+    values = quant.decode(tensor)
+    assert np.array_equal(rows, values)
+    want, sizes = expected(rounded(x, act), values)
+    assert (np.abs(got - want) <= 1e-5 * sizes + 1e-30).all()
+
+
 @pytest.mark.parametrize("kind", list(coded.NATIVE))
 def test_rows_decode_as_the_format_says(kind: str, level: str) -> None:
     """Bit for bit, and in no more memory than the file's bytes, but for few rows in a tile."""
@@ -101,6 +120,7 @@ def test_memory(best: str) -> None:
         coded.bnb(n, k, rng),
         *(coded.mlx(n, k, rng, bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)),
         *(coded.hqq(n, k, rng, bits, 64) for bits in (2, 4, 8)),
+        coded.mxfp4(n, k, rng),
     ]
     with opened(1) as backend:
         for tensor in usual:

@@ -140,7 +140,7 @@ def _pack_experts(wanted: Wanted, parts: list[RawTensor], pool: Any) -> CpuExper
             matrices.adopt(expert, matrix)
             continue
         for part in of_one:
-            codec, raw, floats = _native_rows(part, mxfp4=True)
+            codec, raw, floats = _native_rows(part)
             matrices.append(expert, codec, part.shape[0], raw, pool)
             if floats:
                 sizes.append(Decoded(part.encoding, _stored(part), floats))
@@ -195,10 +195,10 @@ def _append(matrix: Any, part: RawTensor, pool: Any) -> int:
     return size
 
 
-def _native_rows(part: RawTensor, mxfp4: bool = False) -> tuple[str, npt.NDArray[np.uint8], int]:
+def _native_rows(part: RawTensor) -> tuple[str, npt.NDArray[np.uint8], int]:
     """Rows as a native codec reads them: its name, the bytes, and how many of them are floats
-    because the encoding has none. ``mxfp4``: Hugging Face's lies as GGUF's does."""
-    if mxfp4 and part.encoding == "mxfp4_hf":
+    because the encoding has none."""
+    if part.encoding == "mxfp4_hf":  # lies as GGUF's does
         return "mxfp4", quant.mxfp4_blocks(part).ravel(), 0
     if part.encoding in _codecs():
         return part.encoding, np.frombuffer(part.data, np.uint8), 0
