@@ -56,6 +56,10 @@ class Options:
     """Most tokens computed in one step (the chunked-prefill budget)."""
     slowdown: float = 2.0
     """How many times as long prompts may make the others' wait for a token."""
+    draft_tokens: int = 16
+    """Most tokens that are guessed ahead for one answer from what its text said before; 0: none."""
+    draft_match: int = 3
+    """Fewest tokens that must have come before for a guess."""
     kv_bytes: int | None = None
     kv_dtype: str = "auto"
     threads: int | None = None

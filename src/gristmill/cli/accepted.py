@@ -171,7 +171,6 @@ REFUSED: Mapping[tuple[str, ...], tuple[bool, str]] = {
     ("-md", "--model-draft", "--spec-draft-model"): (True, _NO_DRAFT),
     ("-hfd", "--hf-repo-draft"): (True, _NO_DRAFT),
     ("--spec-type",): (True, _NO_DRAFT),
-    ("--draft", "--draft-n", "--draft-max"): (True, _NO_DRAFT),
     ("--speculative-config", "-sc"): (True, _NO_DRAFT),
     ("-mm", "--mmproj"): (True, _NO_IMAGES),
     ("-mmu", "--mmproj-url"): (True, _NO_IMAGES),

@@ -49,6 +49,8 @@ def to_options(given: Mapping[str, Any]) -> Options:
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
         slowdown=given["slowdown"],
+        draft_tokens=given["draft_tokens"],
+        draft_match=given["draft_match"],
         kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,
         pooling=_POOLINGS.get(given["pooling"]),

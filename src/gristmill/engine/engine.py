@@ -17,7 +17,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from gristmill.backends.ops import Choice
+from gristmill.backends.ops import F32, Choice
 from gristmill.engine.beams import Search, check_beams
 from gristmill.engine.grammar import Masks, Recipe
 from gristmill.engine.memory import Steward
@@ -27,6 +27,7 @@ from gristmill.engine.sampler import Sampler
 from gristmill.engine.scheduler import Scheduler, Span, StepPlan
 from gristmill.engine.sequence import Sequence
 from gristmill.engine.slots import Slots
+from gristmill.engine.speculation import Speculator
 from gristmill.engine.stats import Counters, Stats, snapshot
 from gristmill.engine.step import Stepper
 from gristmill.engine.validate import check_request
@@ -82,6 +83,7 @@ class Engine:
         self._embedder: Stepper | None = None
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._masks = Masks()
+        self._speculator = Speculator(self._manager, plan)
         self.slots = Slots(plan.max_running)
         """Touched by the engine's thread only: see ``between``."""
         self.prefixes = Prefixes(self._manager, parts.memory, self.slots)
@@ -224,6 +226,7 @@ class Engine:
             self._scheduler,
             self._manager,
             self._pools,
+            self._speculator.tally,
             self._plan,
             self._alive,
             stalled,
@@ -328,6 +331,7 @@ class Engine:
     def _step(self, plan: StepPlan) -> None:
         self.last_progress = started = monotonic()
         self.in_step = True
+        self._speculator.extend(plan)
         refused = self._prepare(plan)
         guided = [span for span in plan.spans if span.choose and span.sequence.guide is not None]
         self._masks.begin([span.sequence.guide for span in guided])
@@ -350,6 +354,7 @@ class Engine:
                 self._report(span.sequence, now)
         for sequence, choice in choices:
             self._advance(sequence, choice, now)
+        generated = len(choices) + (0 if logits is None else self._go_on(plan, logits, now))
         for span in plan.spans:
             if not span.choose and span.sequence.gap == 0:
                 self._evaluated(span.sequence, now)
@@ -357,7 +362,7 @@ class Engine:
             self._evaluated(sequence, now)
         if self._shelving is not None:
             self._shelving.tend()
-        self._count(plan, len(choices), started)
+        self._count(plan, generated, started)
         self.in_step = False
 
     def _count(self, plan: StepPlan, generated: int, started: float) -> None:
@@ -369,8 +374,33 @@ class Engine:
         counters.step_tokens.add(plan.tokens)
         self.last_progress = now = monotonic()
         counters.step_seconds.add(now - started)
-        answers = sum(1 for span in plan.spans if span.count == 1)
-        self._scheduler.pace.observe(answers, plan.tokens, now - started)
+        answers = sum(1 for span in plan.spans if span.known == 1)
+        guessed = sum(len(span.draft) for span in plan.spans)
+        self._scheduler.pace.observe(answers, plan.tokens - guessed, now - started)
+        self._speculator.observe(plan, now - started)
+
+    def _go_on(self, plan: StepPlan, logits: F32, now: float) -> int:
+        """Choose on where guesses were right; how many tokens that makes."""
+        going = drafted = [span for span in plan.spans if span.draft]
+        right = dict.fromkeys(map(id, drafted), 0)
+        generated = 0
+        while going := [span for span in going if span.holds(right[id(span)])]:
+            for span in going:
+                right[id(span)] += 1
+                self._scheduler.accept(span.sequence)
+            guided = [span for span in going if span.sequence.guide is not None]
+            self._masks.begin([span.sequence.guide for span in guided])
+            stuck = self._collect(guided)
+            for sequence in stuck:
+                self._break_off(sequence)
+            going = [span for span in going if span.sequence not in stuck]
+            asked = [(span.sequence, span.first + right[id(span)]) for span in going]
+            for sequence, choice in self._sampler.choose(logits, asked):
+                self._advance(sequence, choice, now)
+            generated += len(asked)
+        for span in drafted:
+            self._speculator.accepted(span, right[id(span)])
+        return generated
 
     # ------------------------------------------------------------- sequences
 

@@ -10,7 +10,7 @@ from gristmill.engine.machine import Machine
 from gristmill.errors import ResourceError, UsageError
 from gristmill.kv.pools import Need
 from gristmill.options import Options
-from gristmill.types import StateSpec
+from gristmill.types import Slot, StateSpec
 
 LEAST_CONTEXT = 256
 """A server whose memory holds less than this is of no use to anyone."""
@@ -54,6 +54,10 @@ class Plan:
     context_shift: bool = False
     slowdown: float = 2.0
     """See ``engine.pace``."""
+    draft_tokens: int = 0
+    """Most tokens that are guessed for one sequence in one step (``engine.speculation``)."""
+    draft_match: int = 3
+    """Fewest tokens that must have come before for a guess."""
     notes: tuple[str, ...] = ()
     """What the person should know: where an option could not be had as asked."""
 
@@ -115,8 +119,16 @@ def resolve(options: Options, facts: Facts, machine: Machine) -> Plan:
         step_timeout=options.step_timeout,
         context_shift=options.context_shift,
         slowdown=options.slowdown,
+        draft_tokens=_draft_tokens(options, facts),
+        draft_match=options.draft_match,
         notes=tuple(notes),
     )
+
+
+def _draft_tokens(options: Options, facts: Facts) -> int:
+    """None for a model with recurrent states: what a wrong guess did to them cannot be undone."""
+    recurrent = any(isinstance(spec, Slot) for spec in facts.states)
+    return 0 if recurrent else options.draft_tokens
 
 
 def _check(options: Options) -> None:
@@ -128,6 +140,8 @@ def _check(options: Options) -> None:
         ("--kv-cache-memory-bytes", options.kv_bytes, 1, None),
         ("--threads", options.threads, 1, None),
         ("--max-waiting", options.max_waiting, 0, None),
+        ("--draft-max", options.draft_tokens, 0, 63),
+        ("--spec-ngram-size-n", options.draft_match, 1, 32),
     ):
         if value is not None and value < least:
             raise UsageError(f"{flag} is {value}; it must be at least {least}.")

@@ -27,11 +27,7 @@ class Sampler:
 
     def run(self, logits: F32, plan: StepPlan) -> list[tuple[Sequence, Choice]]:
         """The chosen token of every span that is to have one. Prompt scores go to their owners."""
-        sequences: list[Sequence] = []
-        rows: list[int] = []
-        choosers: list[Chooser] = []
-        banned: list[tuple[int, ...]] = []
-        masks: list[U32 | None] = []
+        asked: list[tuple[Sequence, int]] = []
         row = 0
         for span in plan.spans:
             sequence = span.sequence
@@ -39,19 +35,29 @@ class Sampler:
             if wanted and sequence.scored is not None:
                 self._score(sequence, sequence.scored, logits, row, wanted)
             row += wanted
+            span.first = row - 1 - len(span.draft)
             if span.choose:
-                if sequence.chooser is None:
-                    raise EngineError(f"Request {sequence.request.id} has no sampling state.")
-                sequences.append(sequence)
-                rows.append(row - 1)
-                choosers.append(sequence.chooser)
-                banned.append(sequence.banned_now())
-                masks.append(None if sequence.guide is None else sequence.guide.mask)
-        if not rows:
+                asked.append((sequence, span.first))
+        return self.choose(logits, asked)
+
+    def choose(
+        self, logits: F32, asked: list[tuple[Sequence, int]]
+    ) -> list[tuple[Sequence, Choice]]:
+        """The next token of each sequence, from the row of logits beside it."""
+        choosers: list[Chooser] = []
+        masks: list[U32 | None] = []
+        for sequence, _ in asked:
+            if sequence.chooser is None:
+                raise EngineError(f"Request {sequence.request.id} has no sampling state.")
+            choosers.append(sequence.chooser)
+            masks.append(None if sequence.guide is None else sequence.guide.mask)
+        if not asked:
             return []
+        rows = [row for _, row in asked]
+        banned = [sequence.banned_now() for sequence, _ in asked]
         masked = any(mask is not None for mask in masks)
         choices = self._backend.choose(logits, rows, choosers, banned, masks if masked else None)
-        return list(zip(sequences, choices, strict=True))
+        return [(sequence, choice) for (sequence, _), choice in zip(asked, choices, strict=True)]
 
     def _score(self, sequence: Sequence, top: int, logits: F32, row: int, count: int) -> None:
         """The log-probabilities of the next prompt tokens, from ``count`` rows at most."""

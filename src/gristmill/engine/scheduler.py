@@ -51,6 +51,25 @@ class Span:
     computed: int
     choose: bool
     wanted: range
+    draft: list[int] = field(default_factory=list[int])
+    """Guessed tokens after those that are known; the last ``len(draft)`` rows are theirs, and each
+    row's logits are wanted."""
+    first: int = -1
+    """The row of logits that the next token is chosen from; the guesses' rows follow."""
+
+    @property
+    def known(self) -> int:
+        """Rows of known tokens."""
+        return self.count - len(self.draft)
+
+    def holds(self, right: int) -> bool:
+        """Whether the next guess after ``right`` right ones is the token that was chosen, and the
+        answer goes on after it."""
+        return (
+            right < len(self.draft)
+            and self.sequence.running
+            and self.sequence.tokens[-1] == self.draft[right]
+        )
 
 
 @dataclass(slots=True)
@@ -200,11 +219,16 @@ class Scheduler:
         """The step has been computed. New tokens are appended by whoever chose them."""
         for span in (*plan.spans, *plan.embeds):
             sequence = span.sequence
-            sequence.computed = span.computed + span.count
-            self._shares.charge(sequence.request.client, span.count, span.count == 1)
+            sequence.computed = span.computed + span.known
+            self._shares.charge(sequence.request.client, span.count, span.known == 1)
             self._manager.commit(sequence.table, sequence.tokens, sequence.computed)
             if span.choose and sequence.generated == 0:  # the request's other answers begin here
                 self._manager.note_tail(sequence.table, sequence.tokens, sequence.computed)
+
+    def accept(self, sequence: Sequence) -> None:
+        """A guessed token was right, so one more is computed."""
+        sequence.computed += 1
+        self._manager.commit(sequence.table, sequence.tokens, sequence.computed)
 
     # --------------------------------------------------------------- details
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from gristmill.backends.ops import Chooser
+from gristmill.engine.draft import Lookup
 from gristmill.engine.embedding import Pool
 from gristmill.engine.grammar import Guide
 from gristmill.engine.output import Output
@@ -57,6 +58,11 @@ class Sequence:
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list[TokenLogprob | None])
     pool: Pool | None = None
     """What collects its embedding."""
+    lookup: Lookup | None = None
+    """Where its last tokens came before; made when guesses may be worth it."""
+    drafted: int = 0
+    accepted: int = 0
+    """Guessed tokens that were tried, and those of them that were right."""
     running: bool = False
     """Whether it holds blocks; else it is in the line."""
 
@@ -120,6 +126,8 @@ class Sequence:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached or 0,
             generated_tokens=self.output.generated,
+            draft_tokens=self.drafted,
+            draft_accepted=self.accepted,
             dropped_tokens=self.dropped,
         )
 

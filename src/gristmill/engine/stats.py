@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gristmill.engine.plan import Plan
 from gristmill.engine.scheduler import Scheduler
+from gristmill.engine.speculation import Tally
 from gristmill.kv.blocks import BlockManager, GroupUse
 from gristmill.kv.pools import Pools
 
@@ -103,6 +104,10 @@ class Stats:
     step_seconds: HistogramView
     model_seconds: float
     """Seconds of the steps that the back end took (the rest is Python's)."""
+    drafts: int = 0
+    """Guesses tried (``engine.speculation``), the tokens in them, and how many were right."""
+    draft_tokens: int = 0
+    draft_accepted: int = 0
     stalled: float = 0.0
     """Seconds that the step which is computed now has made no progress; 0 while none is."""
 
@@ -135,6 +140,7 @@ def snapshot(
     scheduler: Scheduler,
     manager: BlockManager,
     pools: Pools,
+    tally: Tally,
     plan: Plan,
     alive: int,
     stalled: float,
@@ -161,5 +167,8 @@ def snapshot(
         step_tokens=counters.step_tokens.view(),
         step_seconds=counters.step_seconds.view(),
         model_seconds=counters.model_seconds,
+        drafts=tally.drafts,
+        draft_tokens=tally.tokens,
+        draft_accepted=tally.accepted,
         stalled=stalled,
     )

@@ -32,7 +32,8 @@ class Stepper:
         ids, positions, spans, outputs = array("i"), array("i"), array("i"), array("i")
         for span in all_spans:
             start, end = span.computed, span.computed + span.count
-            ids += span.sequence.tokens[start:end]
+            ids += span.sequence.tokens[start : start + span.known]
+            ids.extend(span.draft)
             positions += self._positions[start:end]
             spans.extend((span.row, span.count, start))
             outputs.extend(span.wanted)

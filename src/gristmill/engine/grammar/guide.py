@@ -78,6 +78,16 @@ class Guide:
         else:
             self._ask(None if thought is None else thought.door)
 
+    def allows(self, tokens: Sequence[int]) -> int:
+        """How many of these, from the first, could be chosen one after the other; at least so
+        many as are worth trying: who chooses asks for a mask before each of them all the same."""
+        thought, matcher = self._thought, self._matcher
+        if self.error is not None:
+            return 0
+        if thought is not None and thought.state != "past":
+            return 0 if thought.forced or thought.state == "before" else len(tokens)
+        return len(tokens) if matcher is None else matcher.validate_tokens(list(tokens))
+
     def accept(self, token: int) -> bool:
         """Take the chosen token. Whether the answer is complete: nothing could follow it."""
         thought = self._thought
