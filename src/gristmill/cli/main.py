@@ -20,6 +20,12 @@ DEBUG = "gristmill.debug"
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("gristmill.cli.serve", "serve_command", "Serve a model over HTTP."),
     "bench": ("gristmill.cli.bench", "bench_command", "Measure servers, or the engine alone."),
+    "convert": ("gristmill.cli.convert", "convert_command", "Write a model as a GGUF file."),
+    "quantize": (
+        "gristmill.cli.convert",
+        "quantize_command",
+        "Write a model as a GGUF file of fewer bits.",
+    ),
     "list": ("gristmill.cli.models", "list_command", "List the models in the model store."),
     "show": ("gristmill.cli.models", "show_command", "Show what is in a model file."),
     "pull": ("gristmill.cli.models", "pull_command", "Fetch a model into the store."),

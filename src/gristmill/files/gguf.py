@@ -63,6 +63,17 @@ def open_gguf(path: Path) -> Checkpoint:
     )
 
 
+def kept_metadata(path: Path) -> dict[str, bytes]:
+    """The metadata of a GGUF file as its bytes: each value's type and the value.
+
+    For a file made of it: the numbers keep the types that they had.
+    """
+    part = _open_part(path)
+    kept = {key: part.buffer[start:end] for key, (start, end) in part.head.spans.items()}
+    part.buffer.close()
+    return kept
+
+
 # ------------------------------------------------------------------ files
 
 

@@ -80,6 +80,8 @@ class Head:
     tensors: list[TensorEntry]
     alignment: int
     data_start: int
+    spans: dict[str, tuple[int, int]]
+    """Where in the file each metadata value lies, its type before it: first byte, end."""
 
 
 class _Cursor:
@@ -152,18 +154,21 @@ def read_head(path: Path, buffer: mmap.mmap) -> Head:
     if key_count > min(MAX_KEYS, cur.end // 13):
         raise cur.fail(f"it claims {key_count} metadata entries, more than it can hold")
     metadata: dict[str, object] = {}
+    spans: dict[str, tuple[int, int]] = {}
     alignment = DEFAULT_ALIGNMENT
     for _ in range(key_count):
         key = cur.name("a metadata key", MAX_KEY_BYTES)
         if key in metadata:
             raise cur.fail(f"the metadata key {key!r} appears twice")
+        start = cur.pos
         kind = cur.u32(f"the type of metadata {key!r}")
         metadata[key] = _read_value(cur, kind, f"metadata {key!r}")
+        spans[key] = (start, cur.pos)
         if key == "general.alignment":
             alignment = _checked_alignment(cur, kind, metadata[key])
     tensors = [_read_tensor(cur) for _ in range(tensor_count)]
     data_start = -(-cur.pos // alignment) * alignment
-    return Head(version, metadata, tensors, alignment, data_start)
+    return Head(version, metadata, tensors, alignment, data_start, spans)
 
 
 def _read_version(cur: _Cursor) -> int:

@@ -117,7 +117,7 @@ def _scale_codes(
     at = np.abs(scale).argmax(axis=1)[:, None]
     d = np.take_along_axis(scale, at, axis=1) / np.float32(low)
     code = whole(low, -low - 1)(scale * inverse(d))
-    by_code = values((x.reshape(-1, groups, size) * inverse(d * code)[:, :, None]))
+    by_code = values(x.reshape(-1, groups, size) * inverse(d * code)[:, :, None])
     whole_block = (by_code * code[:, :, None]).reshape(len(x), 256)
     weighted = whole_block if w is None else w * whole_block
     d = total(weighted, x) * inverse(total(weighted, whole_block))

@@ -15,11 +15,13 @@ _SIGNED = (-1.6, -1.2, -0.9, -0.6, -0.3, 0.0, 0.3, 0.6)
 _SPREAD = (-0.8, -0.4, 0.0, 0.4, 0.8, 1.2, 1.7, 2.3)
 """By how many codes the range of a block with a minimum may be stretched."""
 
-Codes = Callable[[F32], F32]
+Floats = npt.NDArray[np.floating]
+"""float32, for which numpy's types do not vouch after arithmetic."""
+Codes = Callable[[Floats], F32]
 """Weights by the scale → the nearest values of the codes, as float32."""
 
 
-def total(a: F32, b: F32) -> F32:
+def total(a: Floats, b: Floats) -> F32:
     """Σ a·b of each row: (n, 1)."""
     return np.einsum("ij,ij->i", a, b)[:, None]
 
@@ -47,9 +49,9 @@ def best_scale(x: F32, w: F32 | None, codes: Codes, ends: Sequence[float]) -> F3
 def whole(low: int, high: int) -> Codes:
     """Codes that are the whole numbers from ``low`` to ``high``."""
 
-    def codes(scaled: F32) -> F32:
+    def codes(scaled: Floats) -> F32:
         np.rint(scaled, out=scaled)
-        return np.clip(scaled, low, high, out=scaled)
+        return np.clip(scaled, low, high, out=scaled).astype(np.float32, copy=False)
 
     return codes
 
@@ -156,13 +158,13 @@ LEVEL_ENDS = [end * scale for end in (-127.0, 113.0) for scale in (0.8, 0.87, 0.
 """Values of the table that a block's largest weight is tried at."""
 
 
-def level_codes(scaled: F32) -> U8:
+def level_codes(scaled: Floats) -> U8:
     """The nearest level's number."""
     half = np.clip(np.floor(scaled * 2), -260, 259).astype(np.int16)
     return _LEVEL_OF_HALF[half + np.int16(260)]
 
 
-def level_values(scaled: F32) -> F32:
+def level_values(scaled: Floats) -> F32:
     """The nearest level."""
     return LEVELS[level_codes(scaled)]
 
@@ -179,7 +181,7 @@ _MAGNITUDE_OF_EIGHTH = (
 )
 
 
-def _e2m1(scaled: F32) -> tuple[npt.NDArray[np.uint8], F32]:
+def _e2m1(scaled: Floats) -> tuple[npt.NDArray[np.uint8], F32]:
     """The nearest four-bit float's code, and its value."""
     size = np.abs(scaled)
     code = _MAGNITUDE_OF_EIGHTH[np.minimum(size * 8, 63).astype(np.uint8)]

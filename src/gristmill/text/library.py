@@ -73,9 +73,9 @@ def read(folder: Path, settings: Mapping[str, Mapping[str, object]]) -> Parts:
         scores=[],
         ids=ids,
         merges=[],
-        bos=_named(settings, "bos_token", ids),
-        eos=_named(settings, "eos_token", ids),
-        unk=_named(settings, "unk_token", ids),
+        bos=named(settings, "bos_token", ids),
+        eos=named(settings, "eos_token", ids),
+        unk=named(settings, "unk_token", ids),
         sep=None,
         add_bos=False,
         add_eos=False,
@@ -243,7 +243,7 @@ def _mark_around(path: Path, vocabulary: Vocabulary, before: list[int], after: l
         vocabulary.eos, vocabulary.add_eos = after[0], True
 
 
-def _named(
+def named(
     settings: Mapping[str, Mapping[str, object]], key: str, ids: Mapping[str, int]
 ) -> int | None:
     """A special token that a JSON file names by its text, plain or in an object."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from gristmill import quant
 from gristmill.backends.cpu import layouts
 from gristmill.backends.cpu.native import native
-from gristmill.backends.ops import Part, Wanted, Weight
+from gristmill.backends.ops import Wanted, Weight
+from gristmill.backends.parts import find_part
 from gristmill.errors import FormatError
 from gristmill.types import RawTensor
 
@@ -72,34 +73,12 @@ class CpuVector:
         return 4 * self.shape[0]
 
 
-def _find(wanted: Wanted, part: Part, tensors: Mapping[str, RawTensor]) -> RawTensor:
-    tensor = tensors.get(part.tensor)
-    if tensor is None:
-        raise FormatError(f"The model has no tensor {part.tensor!r}, which {wanted.name!r} needs.")
-    if not tensor.shape:
-        return tensor  # no shape that anyone wants, as the caller will say
-    if part.expert is not None:
-        if len(tensor.shape) != 3:
-            return tensor  # no shape that anyone wants, likewise
-        one = quant.rows(tensor, part.expert, part.expert + 1)
-        tensor = replace(one, shape=one.shape[1:])
-    # Cutting checks the encoding and that the bytes fit the shape, for all rows too.
-    cut = quant.rows(tensor, *(part.rows or (0, tensor.shape[0])))
-    cut = quant.turned(cut) if part.turned else cut
-    if part.row:
-        cut = replace(cut, shape=(1, *cut.shape))
-    if wanted.kind == "vector" and part.dealt:
-        cut = replace(cut, shape=(math.prod(cut.shape),))
-    cut = quant.dealt(cut) if part.dealt else cut
-    return quant.paired(cut, part.heads) if part.heads else cut
-
-
 Packed = CpuMatrix | CpuVector | CpuExperts
 
 
 def pack(wanted: Wanted, tensors: Mapping[str, RawTensor], pool: Any) -> Packed:
     """Pack one weight. Raises FormatError (missing, wrong shape), UnsupportedError (encoding)."""
-    parts = [_find(wanted, part, tensors) for part in wanted.parts]
+    parts = [find_part(wanted, part, tensors) for part in wanted.parts]
     _check_shape(wanted, parts)
     if wanted.kind == "vector":
         values = np.concatenate([quant.decode(part).reshape(-1) for part in parts])

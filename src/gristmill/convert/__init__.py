@@ -1,0 +1,1 @@
+"""Model files made of model files: any weights as GGUF, in any encoding; and how good they are."""
