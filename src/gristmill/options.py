@@ -58,7 +58,7 @@ class Options:
     """How many times as long prompts may make the others' wait for a token."""
     draft_tokens: int = 16
     """Most tokens that are guessed ahead for one answer from what its text said before; 0: none."""
-    draft_match: int = 3
+    draft_match: int = 2
     """Fewest tokens that must have come before for a guess."""
     kv_bytes: int | None = None
     kv_dtype: str = "auto"

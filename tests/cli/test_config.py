@@ -278,13 +278,28 @@ def test_meaning(args: list[str], field: str, value: Any) -> None:
         ["--ssl-keyfile", __file__],
         ["--ssl-cert-reqs", "2", "--ssl-certfile", __file__],
         ["--lora", "a.gguf"],
-        ["--speculative-config", "{}"],
+        ["--speculative-config", "[]"],
+        ["--speculative-config", "{"],
+        ["--speculative-config", '{"method": "eagle"}'],
+        ["--speculative-config", '{"model": "a.gguf"}'],
+        ["--speculative-config", '{"num_speculative_tokens": 65}'],
+        ["--speculative-config", '{"num_speculative_tokens": true}'],
         ["--grammar-file", "a.gbnf"],
     ],
 )
 def test_contradictions(args: list[str]) -> None:
     with pytest.raises(UsageError):
         options(*args)
+
+
+def test_guesses() -> None:
+    assert options().draft_tokens == 16
+    assert options("--draft-max", "5").draft_tokens == 5
+    assert options("--spec-type", "none").draft_tokens == 0
+    assert options("--spec-type", "ngram-simple", "--draft", "3").draft_tokens == 3
+    config = '{"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 4}'
+    assert options("--speculative-config", config).draft_tokens == 7
+    assert options("-sc", "{}").draft_tokens == 16
 
 
 def test_tls() -> None:

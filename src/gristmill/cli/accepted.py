@@ -157,7 +157,7 @@ ACCEPTED: Mapping[tuple[str, ...], tuple[bool, str]] = {
 }
 
 _NO_LORA = "adapters are not served by this version"
-_NO_DRAFT = "this version does not draft"
+_NO_DRAFT = "guesses come from the text so far (--draft-max), not from a second model"
 _NO_ROPE = "the context's scaling is the model's own"
 _NO_IMAGES = "this version serves text only"
 
@@ -170,8 +170,6 @@ REFUSED: Mapping[tuple[str, ...], tuple[bool, str]] = {
     ("--control-vector",): (True, "control vectors are not served by this version"),
     ("-md", "--model-draft", "--spec-draft-model"): (True, _NO_DRAFT),
     ("-hfd", "--hf-repo-draft"): (True, _NO_DRAFT),
-    ("--spec-type",): (True, _NO_DRAFT),
-    ("--speculative-config", "-sc"): (True, _NO_DRAFT),
     ("-mm", "--mmproj"): (True, _NO_IMAGES),
     ("-mmu", "--mmproj-url"): (True, _NO_IMAGES),
     ("--rope-scaling",): (True, _NO_ROPE),

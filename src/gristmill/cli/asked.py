@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gristmill.cli.asked_http import server_options, split
 from gristmill.cli.several import named_models
@@ -12,12 +13,42 @@ from gristmill.errors import UsageError
 from gristmill.options import Options
 from gristmill.types import Pooling
 
+MOST_DRAFTED = 64
+
 _POOLINGS: Mapping[str | None, Pooling] = {
     "none": "each",
     "mean": "mean",
     "cls": "first",
     "last": "last",
 }
+
+
+def _draft_tokens(given: Mapping[str, Any]) -> int:
+    """Guesses for one step of an answer, by either peer's flags. Raises ``UsageError``."""
+    if given["spec_type"] == "none":
+        return 0
+    text = given["speculative_config"]
+    if text is None:
+        return given["draft_tokens"]
+    try:
+        config: object = json.loads(text)
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise UsageError("--speculative-config must be a JSON object.")
+    fields = cast("Mapping[str, Any]", config)
+    method = fields.get("method", "draft_model" if "model" in fields else "ngram")
+    if method not in ("ngram", "[ngram]"):
+        raise UsageError(
+            f"--speculative-config asks for the method {str(method)[:40]!r}; served is 'ngram'."
+        )
+    most: object = fields.get("num_speculative_tokens", given["draft_tokens"])
+    if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= MOST_DRAFTED:
+        raise UsageError(
+            "--speculative-config: 'num_speculative_tokens' must be a whole number from 0 to "
+            f"{MOST_DRAFTED}."
+        )
+    return most
 
 
 def to_options(given: Mapping[str, Any]) -> Options:
@@ -49,7 +80,7 @@ def to_options(given: Mapping[str, Any]) -> Options:
         max_running=given["max_running"],
         step_tokens=given["step_tokens"],
         slowdown=given["slowdown"],
-        draft_tokens=given["draft_tokens"],
+        draft_tokens=_draft_tokens(given),
         draft_match=given["draft_match"],
         kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,

@@ -167,7 +167,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--spec-ngram-size-n",
         "draft_match",
         type=click.IntRange(1, 32),
-        default=3,
+        default=2,
         show_default=True,
         metavar="TOKENS",
         help="Fewest tokens that must have come before for a guess.",
@@ -209,6 +209,21 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="TYPE",
         help="How keys and values are kept: f16, bf16 or f32; auto is bf16 where the processor "
         "multiplies it, else f16.",
+    ),
+    option(
+        "Engine",
+        "--spec-type",
+        type=click.Choice(
+            ["none", "ngram-simple", "ngram-cache", "ngram-map-k", "ngram-map-k4v", "ngram-mod"]
+        ),
+        help="Where guesses come from: none, or (all other names) the text so far.",
+    ),
+    option(
+        "Engine",
+        "-sc",
+        "--speculative-config",
+        metavar="JSON",
+        help='vLLM\'s form of --draft-max: {"method": "ngram", "num_speculative_tokens": 8}.',
     ),
     option(
         "Engine",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-LEAST_MATCH = 3
+LEAST_MATCH = 2
 """Fewest tokens that must have come before in the same order."""
 
 _CLASSES = 7

@@ -56,7 +56,7 @@ class Plan:
     """See ``engine.pace``."""
     draft_tokens: int = 0
     """Most tokens that are guessed for one sequence in one step (``engine.speculation``)."""
-    draft_match: int = 3
+    draft_match: int = 2
     """Fewest tokens that must have come before for a guess."""
     notes: tuple[str, ...] = ()
     """What the person should know: where an option could not be had as asked."""

@@ -26,9 +26,9 @@ from gristmill.kv.blocks import BlockManager
 
 MOST_ROWS = 64
 """Most rows of a step that has guesses."""
-WORTH = 1.06
+WORTH = 1.03
 """How many times as many tokens a second guesses must promise."""
-_SLOPE = 0.1
+_SLOPE = 0.05
 """What one more row is taken to cost, in steps of one row, as long as nothing is measured."""
 _WEIGHT = 0.1
 
