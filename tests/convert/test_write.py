@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import pre_tokenizers
 
 from gristmill.cli.main import cli
 from gristmill.convert.importance import read_importance
@@ -30,9 +22,9 @@ from gristmill.files.gguf_write import Kept, Planned, write_gguf
 from gristmill.models import build, understand
 from gristmill.quant import decode
 from gristmill.text import Tokenizer as Ours
-from tests.files import safetensors
+from tests.convert.folders import folder_of, tokenizer_of
 from tests.models.golden import TINY, tiny
-from tests.models.recipes import FOLDER, NAMES, golden, values
+from tests.models.recipes import NAMES, golden
 
 OTHERWISE = {
     "exaone": "llama.cpp's converter calls it llama and pairs the rows; GGUF has exaone too",
@@ -63,67 +55,10 @@ def test_tensors_are_those_of_llama_cpps_converter(name: str) -> None:
 # ------------------------------------------------------------------ folders
 
 
-def _tokenizer(kind: str) -> Tokenizer:
-    """A small one, trained here."""
-    text = ["Hello world, don't count 1234567 cats!", "x = y*2\n\n  return naïve 日本語 🚀"] * 3
-    if kind == "bytes":
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )
-        made.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        made.train_from_iterator(
-            text, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet)
-        )
-    else:
-        tokens = ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
-        merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
-        vocab = {token: i for i, token in enumerate(tokens)}
-        made = Tokenizer(
-            models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-        )
-        made.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-        made.decoder = decoders.Sequence(
-            [
-                decoders.Replace("▁", " "),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(" ", 1, 0),
-            ]
-        )
-    made.add_special_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>")])
-    return made
-
-
-def _folder(path: Path, name: str, tokenizer: Tokenizer) -> Path:
-    """A family's tiny model, its vocabulary grown to the tokenizer's."""
-    data: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    size = tokenizer.get_vocab_size() + 5
-    entries: dict[str, tuple[str, list[int], bytes]] = {}
-    for key, shape, spread, centre in data["tensors"]:
-        grown = [size, *shape[1:]] if shape[0] == data["config"]["vocab_size"] else shape
-        made = values(key, tuple(grown), spread, centre)
-        entries[key] = ("F32", grown, made.tobytes())
-    path.mkdir()
-    (path / "model.safetensors").write_bytes(safetensors.shard(**entries))
-    config = {**data["config"], "vocab_size": size}
-    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    tokenizer.save(str(path / "tokenizer.json"))
-    more = {"eos_token": "<|im_end|>", "chat_template": "{{ messages[0].content }}"}
-    (path / "tokenizer_config.json").write_text(json.dumps(more), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("kind", ["bytes", "spaces"])
 @pytest.mark.parametrize("name", ["llama3", "gemma2", "qwen3_moe"])
 def test_a_folder_and_its_file_are_the_same_model(name: str, kind: str, tmp_path: Path) -> None:
-    folder = _folder(tmp_path / "model", name, _tokenizer(kind))
+    folder = folder_of(tmp_path / "model", name, tokenizer_of(kind))
     target = tmp_path / "model.gguf"
     source = understand(open_model(folder))
     write_model(source, target, recipe_of("f32"))
@@ -142,14 +77,14 @@ def test_a_folder_and_its_file_are_the_same_model(name: str, kind: str, tmp_path
 
 
 def test_words_cut_by_a_rule_without_a_name_are_refused(tmp_path: Path) -> None:
-    tokenizer = _tokenizer("bytes")
+    tokenizer = tokenizer_of("bytes")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split("e", "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-    folder = _folder(tmp_path / "model", "llama3", tokenizer)
+    folder = folder_of(tmp_path / "model", "llama3", tokenizer)
     with pytest.raises(UnsupportedError, match="no name"):
         write_model(open_model(folder), tmp_path / "x.gguf", recipe_of("f32"))
     assert not (tmp_path / "x.gguf").exists()

@@ -53,7 +53,7 @@ def convert_command(source: str, target: Path, outtype: str, **options: Any) -> 
     from gristmill.convert.recipes import recipe_of
     from gristmill.convert.write import plain_recipe_name
 
-    checkpoint = _opened(source)
+    checkpoint = opened(source)
     name = plain_recipe_name(checkpoint) if outtype.lower() == "auto" else outtype
     _write(checkpoint, target, recipe_of(name), **options)
 
@@ -72,10 +72,11 @@ def quantize_command(source: str, target: Path, kind: str, **options: Any) -> No
     from gristmill.convert.recipes import recipe_of
 
     recipe = recipe_of(kind)
-    _write(_opened(source), target, recipe, **options)
+    _write(opened(source), target, recipe, **options)
 
 
-def _opened(source: str) -> Checkpoint:
+def opened(source: str) -> Checkpoint:
+    """A model by its path or its name in the store."""
     from gristmill.errors import SourceError
     from gristmill.files import open_model
     from gristmill.files.sources import stored

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "quantize_command",
         "Write a model as a GGUF file of fewer bits.",
     ),
+    "eval": ("gristmill.cli.evaluate", "eval_command", "Measure how well a model predicts a text."),
     "list": ("gristmill.cli.models", "list_command", "List the models in the model store."),
     "show": ("gristmill.cli.models", "show_command", "Show what is in a model file."),
     "pull": ("gristmill.cli.models", "pull_command", "Fetch a model into the store."),

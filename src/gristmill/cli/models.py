@@ -215,6 +215,27 @@ def progress_bar() -> Generator[Progress]:
             bar.stop()
 
 
+@contextmanager
+def counting(what: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr of how many of something are done; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def progress_lines(
     write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> Progress:
