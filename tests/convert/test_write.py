@@ -42,7 +42,7 @@ def test_tensors_are_those_of_llama_cpps_converter(name: str) -> None:
     try:
         ours = {one.name: one for one in tensors_of(made.hf)}
     except UnsupportedError as error:
-        assert "cannot be written as GGUF" in str(error)
+        assert "qwen35" in str(error)
         pytest.skip(str(error))
     assert set(ours) == set(made.gguf.tensors)
     for key, tensor in made.gguf.tensors.items():
