@@ -42,7 +42,7 @@ class Experts {
   std::vector<std::vector<Segment>> experts_;
   std::vector<Shelf> shelves_;  // by part
   std::vector<std::shared_ptr<Matrix>> adopted_;
-  std::vector<Pages> others_;   // parts that differ from their shelf
+  std::vector<Pages> others_;  // parts that differ from their shelf
 };
 
 // Its phases: rows choose; choices are sorted by expert; the rows of each expert are brought

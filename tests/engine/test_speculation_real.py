@@ -80,7 +80,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_the_same_answers_on_a_tiny_model(pair: Any) -> None:
     """A random model falls into loops: its guesses come true often enough."""
     for case in CASES:
-        params = SamplingParams(**{"temperature": 0.0, "max_tokens": 120, **case})
+        fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": 120, **case}
+        params = SamplingParams(**fields)
         plain, guessed = (answer(each, PHRASE * 3, params, 3) for each in pair)
         assert list(map(told, guessed)) == list(map(told, plain)), case
     stats = pair[1].engine.stats()

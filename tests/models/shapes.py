@@ -4,6 +4,9 @@ Needs ``transformers``; the tests that need none read what
 ``tests/golden/models/make_families.py`` made of these.
 """
 
+# transformers' configs take more than their signatures say.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportConstantRedefinition=false
+
 from __future__ import annotations
 
 import json

@@ -20,11 +20,11 @@ TOKENS = 24
 def answer(path: Path, ids: list[int]) -> dict[str, list[float] | list[int]]:
     """One model's."""
     llama = LlamaCpp(path, 1, exact=True)
-    rows = llama._logits(ids, 0)
+    rows = llama._logits(ids, 0)  # pyright: ignore[reportPrivateUsage]
     logits, tokens = rows[-1].tolist(), list[int]()
     for i in range(TOKENS):
         tokens.append(int(rows[-1].argmax()))
-        rows = llama._logits(tokens[-1:], len(ids) + i)
+        rows = llama._logits(tokens[-1:], len(ids) + i)  # pyright: ignore[reportPrivateUsage]
     llama.close()
     return {"tokens": tokens, "logits": logits}
 

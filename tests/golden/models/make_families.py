@@ -8,6 +8,9 @@ their rows. Made with llama.cpp as llama-cpp-python 0.3.36 carries it, transform
 torch 2.13.0 (float64).
 """
 
+# What makes the vectors is installed nowhere else.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import json

@@ -17,6 +17,9 @@ ModelOpt's NVFP4 is decoded by compressed-tensors' unpacking and two multiplicat
 ``exl3_inner`` below follows that kernel bit by bit, and takes the mul1 codebook from the library.
 """
 
+# What makes the vectors is installed nowhere else.
+# pyright: reportMissingImports=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import importlib.util
