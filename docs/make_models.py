@@ -31,6 +31,7 @@ KNOWN: dict[str, str] = {
     "glm4": "GLM-4 0414, GLM-4.1V (text)",
     "gpt-oss": "gpt-oss 20B and 120B",
     "granite": "Granite 3, Granite 4 without Mamba",
+    "granitehybrid": "Granite 4 H: 350M to 32B-A9B",
     "granitemoe": "Granite 3 MoE, Granite 4 MoE without Mamba",
     "hunyuan-dense": "Hunyuan 0.5B to 7B",
     "jais2": "Jais 2",

@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from gristmill.cli.main import cli
 from gristmill.convert.importance import read_importance
 from gristmill.convert.recipes import RECIPES, Choice, Shape, recipe_of
-from gristmill.convert.tensors import tensors_of
+from gristmill.convert.tensors import FROM_FOLDERS, tensors_of
 from gristmill.convert.write import write_model
 from gristmill.errors import FormatError, UnsupportedError, UsageError
 from gristmill.files import open_model
@@ -42,7 +42,8 @@ def test_tensors_are_those_of_llama_cpps_converter(name: str) -> None:
     try:
         ours = {one.name: one for one in tensors_of(made.hf)}
     except UnsupportedError as error:
-        assert "qwen35" in str(error)
+        assert "cannot be written as GGUF" in str(error)
+        assert made.hf.metadata["general.architecture"] not in FROM_FOLDERS
         pytest.skip(str(error))
     assert set(ours) == set(made.gguf.tensors)
     for key, tensor in made.gguf.tensors.items():

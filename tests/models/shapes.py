@@ -188,6 +188,15 @@ CONFIGS: dict[str, PretrainedConfig] = {
         linear_num_value_heads=4,
         tie_word_embeddings=True,
     ),
+    "qwen3_5-square": transformers.Qwen3_5TextConfig(
+        **COMMON | FOUR | {"head_dim": 16},
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        rope_parameters=SECTIONS | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25},
+        tie_word_embeddings=True,
+    ),
     "qwen3": transformers.Qwen3Config(**COMMON, tie_word_embeddings=True),
     "seed_oss": transformers.SeedOssConfig(**COMMON),
     "smollm3": transformers.SmolLM3Config(**NARROW | FOUR),
@@ -219,6 +228,11 @@ GRANITE = {
     "attention_multiplier": 0.3,
     "logits_scaling": 5.0,
 }
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_state": 6,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+}
 CONFIGS |= {
     "qwen3_moe": transformers.Qwen3MoeConfig(
         **MIXED, **MANY, head_dim=8, moe_intermediate_size=12, norm_topk_prob=True
@@ -237,6 +251,27 @@ CONFIGS |= {
     "granitemoe": transformers.GraniteMoeConfig(**MIXED, **FEW, **GRANITE),
     "granitemoeshared": transformers.GraniteMoeSharedConfig(
         **MIXED, **FEW, **GRANITE, shared_intermediate_size=24
+    ),
+    "granitemoehybrid": transformers.GraniteMoeHybridConfig(
+        **MIXED | FOUR, **FEW, **GRANITE, **MAMBA, shared_intermediate_size=24
+    ),
+    "granitemoehybrid-dense": transformers.GraniteMoeHybridConfig(
+        **MIXED | FOUR,
+        **GRANITE,
+        **MAMBA,
+        num_local_experts=0,
+        num_experts_per_tok=0,
+        shared_intermediate_size=20,
+        tie_word_embeddings=True,
+    ),
+    "granitemoehybrid-rope": transformers.GraniteMoeHybridConfig(
+        **MIXED,
+        **GRANITE,
+        **MAMBA | {"layer_types": ["full_attention"] * 2},
+        num_local_experts=0,
+        num_experts_per_tok=0,
+        shared_intermediate_size=20,
+        position_embedding_type="rope",
     ),
 }
 """Mixtures of experts."""
@@ -265,8 +300,14 @@ DISGUISED: dict[str, dict[str, Any]] = {
         "hidden_act": None,
         "activation_function": "silu",
     },
+    **{  # as on the hub
+        name: {"layer_types": ["mamba", "attention", "mamba", "mamba"]}
+        for name in ("granitemoehybrid", "granitemoehybrid-dense")
+    },
+    "granitemoehybrid-rope": {"layer_types": ["attention", "attention"]},
     "minicpm": {
         "model_type": "minicpm",
+        **dict.fromkeys(GRANITE, None),
         "architectures": ["MiniCPMForCausalLM"],
         "scale_emb": 12,
         "scale_depth": 1.4,
@@ -282,7 +323,5 @@ def disguise(name: str, folder: Path) -> None:
     if name in DISGUISED:
         path = folder / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
-        kept = {k: v for k, v in config.items() if not k.endswith(("_multiplier", "_scaling"))}
-        kept |= DISGUISED[name]
-        said = {k: v for k, v in kept.items() if v is not None}
+        said = {k: v for k, v in (config | DISGUISED[name]).items() if v is not None}
         path.write_text(json.dumps(said), encoding="utf-8")

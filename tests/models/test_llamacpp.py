@@ -32,6 +32,7 @@ OTHERWISE = {
     "ernie4_5": "llama.cpp reads no biases of it",
     "exaone4": "llama.cpp's slides only in models of 64 layers",
     "phi3-window": "llama.cpp leaves its window out",
+    "qwen3_5": "llama.cpp has keys and values of one width",
 }
 """Tiny models that llama.cpp takes for something else."""
 

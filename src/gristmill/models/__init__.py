@@ -11,6 +11,7 @@ from gristmill.models.config import Config
 from gristmill.models.dense import Dense
 from gristmill.models.families import FAMILIES
 from gristmill.models.gemma4 import Gemma4
+from gristmill.models.granitehybrid import GraniteHybrid
 from gristmill.models.huggingface import understand
 from gristmill.models.lfm2 import Lfm2
 from gristmill.models.qwen35 import Qwen35
@@ -40,6 +41,7 @@ class Model(Protocol):
 ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
     **dict.fromkeys(FAMILIES, Dense),
     "gemma4": Gemma4,
+    "granitehybrid": GraniteHybrid,
     "lfm2": Lfm2,
     "qwen35": Qwen35,
 }

@@ -101,6 +101,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm4": Family("pairs", post_norm=True, fused=True),
     "gpt-oss": Family(ffn_norm="post_attention_norm", period=2, window=128),
     "granite": Family("pairs", halves=True, logits="divided"),
+    "granitehybrid": Family("pairs", halves=True, logits="divided"),
     "granitemoe": Family("pairs", halves=True, logits="divided"),
     "hunyuan-dense": Family(qk_norm="head", qk_norm_late=True),
     "jais2": Family(norm="layer", activation="relu2", gated=False),

@@ -29,6 +29,7 @@ class Router:
 
 ROUTERS: Mapping[str, Router] = {
     "gpt-oss": Router(gate="clamped"),
+    "granitehybrid": Router(always=False),
     "granitemoe": Router(),
     "llama": Router(always=False),
     "olmoe": Router(normalised=False),

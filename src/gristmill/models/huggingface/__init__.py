@@ -43,6 +43,7 @@ MODEL_TYPES: Mapping[str, str] = {
     "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
+    "granitemoehybrid": "granitehybrid",
     "granitemoeshared": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "internlm3": "llama",

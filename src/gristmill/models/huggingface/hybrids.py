@@ -12,18 +12,20 @@ from gristmill.models.huggingface.settings import Settings
 from gristmill.quant import decode
 from gristmill.types import RawTensor
 
+_ATTENDING = ("full_attention", "attention")
 
-def layer_kinds(config: Settings, other: str) -> list[bool] | None:
-    """Whether each layer attends (``full_attention``) rather than being ``other``; None where
-    the config does not list them."""
+
+def layer_kinds(config: Settings, *others: str) -> list[bool] | None:
+    """Whether each layer attends rather than being one of ``others``; None where the config does
+    not list them."""
     kinds = config.values.get("layer_types")
     if not isinstance(kinds, list):
         return None
     listed = cast("list[object]", kinds)
-    unknown = [kind for kind in listed if kind not in (other, "full_attention")]
+    unknown = [kind for kind in listed if kind not in (*others, *_ATTENDING)]
     if unknown:
         raise UnsupportedError(f"config.json: the layer type {unknown[0]!r:.60} is not served.")
-    return [kind != other for kind in listed]
+    return [kind in _ATTENDING for kind in listed]
 
 
 def lfm2(config: Settings) -> Own:
@@ -65,6 +67,32 @@ def qwen35(config: Settings) -> Own:
         "ssm.state_size": config.integer("linear_key_head_dim", 128),
         "ssm.time_step_rank": heads,
     }
+
+
+def granitehybrid(config: Settings) -> Own:
+    """Granite 4 H: the sizes of its Mamba 2 layers, and which layers attend."""
+    layers = config.integer("num_hidden_layers")
+    attends = layer_kinds(config, "mamba", "linear_attention") or [False] * layers
+    limit = config.values.get("time_step_limit")
+    if isinstance(limit, list):
+        low, high = (*cast("list[object]", limit), None, None)[:2]
+        if low != 0 or (isinstance(high, int | float) and math.isfinite(high)):
+            raise UnsupportedError(
+                "config.json: limits of the time step ('time_step_limit') are not served."
+            )
+    heads = config.integer("num_key_value_heads", config.integer("num_attention_heads"))
+    own: Own = {
+        "attention.head_count_kv": [heads if attend else 0 for attend in attends],
+        "rope.scaling.finetuned": config.text("position_embedding_type", "") == "rope",
+        "ssm.conv_kernel": config.integer("mamba_d_conv", 4),
+        "ssm.group_count": config.integer("mamba_n_groups", 1),
+        "ssm.inner_size": config.integer("mamba_expand", 2) * config.integer("hidden_size"),
+        "ssm.state_size": config.integer("mamba_d_state", 256),
+        "ssm.time_step_rank": config.integer("mamba_n_heads", 128),
+    }
+    if not config.integer("num_local_experts", 8):
+        own["feed_forward_length"] = config.integer("shared_intermediate_size", 1024)
+    return own
 
 
 def decay_rates(tensors: dict[str, RawTensor]) -> None:

@@ -78,6 +78,12 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
             "post_mlp_layernorm": "post_ffw_norm",
         },
         "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
+        "granitehybrid": {
+            "mamba.in_proj": "ssm_in",
+            "mamba.conv1d": "ssm_conv1d",
+            "mamba.norm": "ssm_norm",
+            "mamba.out_proj": "ssm_out",
+        },
         "hunyuan-dense": {
             "self_attn.query_layernorm": "attn_q_norm",
             "self_attn.key_layernorm": "attn_k_norm",
@@ -122,7 +128,13 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
     }.items()
 }
 
-_WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+_WHOLE = {
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "mamba.A_log": "ssm_a",
+    "mamba.D": "ssm_d",
+    "mamba.dt_bias": "ssm_dt.bias",
+}
 """A layer's numbers that are no module's weight or bias."""
 _IGNORED = re.compile(
     r"mtp\..*|(model\.)?(vision_tower|vision_model|multi_modal_projector|visual|audio_tower|embed_vision|embed_audio)\..*"

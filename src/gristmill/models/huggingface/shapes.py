@@ -7,7 +7,7 @@ from typing import cast
 
 from gristmill.errors import FormatError, UnsupportedError
 from gristmill.models.families import FAMILIES, Family
-from gristmill.models.huggingface.hybrids import lfm2, qwen35
+from gristmill.models.huggingface.hybrids import granitehybrid, lfm2, qwen35
 from gristmill.models.huggingface.mixtures import mixture_of
 from gristmill.models.huggingface.scalings import Own, partial, rope_of
 from gristmill.models.huggingface.settings import Settings
@@ -228,6 +228,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "gemma3": _gemma2,
     "gemma4": _gemma4,
     "granite": _granite,
+    "granitehybrid": lambda config: _granite(config) | granitehybrid(config),
     "granitemoe": _granite,
     "lfm2": lfm2,
     "minicpm": _minicpm,
