@@ -51,6 +51,7 @@ KNOWN: dict[str, str] = {
     "qwen3": "Qwen3",
     "qwen3moe": "Qwen3 30B-A3B, Qwen3 235B-A22B, Qwen3 Coder",
     "qwen35": "Qwen3.5 0.8B to 27B (text)",
+    "qwen35moe": "Qwen3.5 35B-A3B to 397B-A17B (text)",
     "qwen3vl": "Qwen3-VL (text)",
     "seed_oss": "Seed-OSS 36B",
     "smollm3": "SmolLM3",

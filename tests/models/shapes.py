@@ -252,6 +252,17 @@ CONFIGS |= {
     "granitemoeshared": transformers.GraniteMoeSharedConfig(
         **MIXED, **FEW, **GRANITE, shared_intermediate_size=24
     ),
+    "qwen3_5_moe": transformers.Qwen3_5MoeTextConfig(
+        **{k: v for k, v in MIXED.items() if k != "intermediate_size"} | FOUR | MANY,
+        head_dim=16,
+        moe_intermediate_size=12,
+        shared_expert_intermediate_size=16,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        rope_parameters=SECTIONS | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25},
+    ),
     "granitemoehybrid": transformers.GraniteMoeHybridConfig(
         **MIXED | FOUR, **FEW, **GRANITE, **MAMBA, shared_intermediate_size=24
     ),

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from gristmill import backends
 from gristmill.models import build, understand
 from gristmill.quant import decode
-from gristmill.types import Checkpoint
+from gristmill.types import Checkpoint, RawTensor
 
 from .recipes import golden
 
@@ -86,3 +88,31 @@ def test_the_same_model(name: str, change: Callable[[Config], Config]) -> None:
     ]
     for tensor in now.tensors:
         assert decode(before.tensors[tensor]).tobytes() == decode(now.tensors[tensor]).tobytes()
+
+
+def test_experts_stacked_as_on_the_hub() -> None:
+    """Qwen 3.5's experts as two tensors, rows first, instead of three for each."""
+    apart = golden("qwen3_5_moe").hf
+    tensors = {n: t for n, t in apart.tensors.items() if "_exps." not in n}
+
+    def stacked(name: str, *stems: str) -> None:
+        each = [
+            np.concatenate([np.array(decode(apart.tensors[f"{s}.{i}.weight"])) for s in stems])
+            for i in range(6)
+        ]
+        data = np.stack(each)
+        tensors[name] = RawTensor(name, "f32", data.shape, memoryview(data.tobytes()))
+
+    for i in range(4):
+        at, exps = f"model.layers.{i}.mlp.experts.", f"blk.{i}.ffn_%s_exps"
+        stacked(f"{at}gate_up_proj", exps % "gate", exps % "up")
+        stacked(f"{at}down_proj", exps % "down")
+    metadata = {"hf.config": apart.metadata["hf.config"]}
+    whole = understand(replace(apart, metadata=metadata, tensors=tensors))
+    ours, theirs = build(whole).wanted(), build(apart).wanted()
+    assert [(w.name, w.kind, w.shape) for w in ours] == [(w.name, w.kind, w.shape) for w in theirs]
+    back = backends.open("reference")
+    for one, other in zip(ours, theirs, strict=True):
+        if one.kind == "experts":
+            got, want = back.pack(one, whole.tensors), back.pack(other, apart.tensors)
+            assert np.array_equal(np.asarray(cast(Any, got).data), np.asarray(cast(Any, want).data))

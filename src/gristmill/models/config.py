@@ -106,7 +106,14 @@ def read_config(
     layers = _layers(checkpoint, meta)
     window = read_window(meta, family, layers, model_context)
     local = local_layers(meta, family, layers) if window else ()
-    hidden = alike("feed_forward_length", 1, _MANY)
+    hidden = alike(
+        "feed_forward_length",
+        1,
+        _MANY,
+        meta.integer("expert_feed_forward_length", 1, _MANY)
+        if meta.has("expert_feed_forward_length")
+        else None,
+    )
     style = family.style
     if style == "pairs" and meta.array("rope.dimension_sections"):
         style = "half"  # the converter deals pairs into halves for rotations by three positions

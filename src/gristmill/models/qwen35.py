@@ -1,4 +1,4 @@
-"""qwen35 (Qwen 3.5, text): gated delta nets, and every fourth layer full attention with a gate.
+"""qwen35, qwen35moe (Qwen 3.5, text): gated delta nets, every fourth layer gated attention.
 
 A delta net's layer keeps for each head a matrix of keys and values that decays and is corrected
 by what each token reads of it. Attention's query projection also gives the sigmoid gate of what
@@ -84,7 +84,7 @@ class Qwen35:
 
     def __init__(self, checkpoint: Checkpoint, context: int | None = None) -> None:
         meta = Metadata(checkpoint.metadata)
-        whole = read_config(checkpoint, FAMILIES["qwen35"], context)
+        whole = read_config(checkpoint, FAMILIES[meta.architecture], context)
         further = meta.integer("nextn_predict_layers", 0, whole.layers - 1, 0)
         self.config: Config = replace(whole, layers=whole.layers - further)
         self.net = read_net(checkpoint, meta)
@@ -98,6 +98,9 @@ class Qwen35:
             else:
                 self._want_net(wants, layer)
             layers.want_feed_forward(wants, self.config, layer)
+            gate = f"blk.{layer}.ffn_gate_inp_shexp.weight"
+            if self.config.mixture and not wants.has(gate):  # elsewhere it may be missing
+                wants.claim(gate, (1, self.config.width))
         ahead = tuple(f"blk.{i}." for i in range(self.config.layers, whole.layers))
         wants.ignore(*(name for name in checkpoint.tensors if name.startswith(ahead or ("-",))))
         self._wanted = wants.finish(meta.architecture)

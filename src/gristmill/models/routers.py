@@ -34,6 +34,7 @@ ROUTERS: Mapping[str, Router] = {
     "llama": Router(always=False),
     "olmoe": Router(normalised=False),
     "qwen2moe": Router(normalised=False, shares_hidden=True),
+    "qwen35moe": Router(),
     "qwen3moe": Router(shares_hidden=True),
 }
 """Every architecture with experts."""

@@ -72,6 +72,8 @@ MODEL_TYPES: Mapping[str, str] = {
     "qwen3_moe": "qwen3moe",
     "qwen3_5": "qwen35",
     "qwen3_5_text": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "qwen3_5_moe_text": "qwen35moe",
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_text": "qwen3vl",
     "seed_oss": "seed_oss",

@@ -69,7 +69,8 @@ def mixture_of(architecture: str, config: Settings) -> Own:
         )
     if config.number("swiglu_alpha", 1.702) != 1.702:
         raise UnsupportedError("config.json: a 'swiglu_alpha' other than 1.702 is not served.")
-    hidden = config.integer("moe_intermediate_size", config.integer("intermediate_size"))
+    own_width = config.has("moe_intermediate_size")
+    hidden = config.integer("moe_intermediate_size" if own_width else "intermediate_size")
     own: Own = {
         "expert_count": config.integer(counts[0]),
         "expert_used_count": config.integer("num_experts_per_tok"),

@@ -50,6 +50,16 @@ _AROUND = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 _FUSED = {"mlp.gate_up_proj": "ffn_up"}
+_QWEN35 = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
 _LAYERS: Mapping[str, Mapping[str, str]] = {
     name: _LAYER | own
     for name, own in {
@@ -108,16 +118,8 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
             "mlp.fc2": "ffn_down",
         },
         "phi3": _FUSED,
-        "qwen35": {
-            "post_attention_layernorm": "post_attention_norm",
-            "linear_attn.in_proj_qkv": "attn_qkv",
-            "linear_attn.in_proj_z": "attn_gate",
-            "linear_attn.in_proj_a": "ssm_alpha",
-            "linear_attn.in_proj_b": "ssm_beta",
-            "linear_attn.conv1d": "ssm_conv1d",
-            "linear_attn.norm": "ssm_norm",
-            "linear_attn.out_proj": "ssm_out",
-        },
+        "qwen35": _QWEN35,
+        "qwen35moe": _QWEN35,
         "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
         "stablelm": {
             f"self_attn.{name}_layernorm.norms.{head}": f"attn_{name}_norm.{head}"
@@ -156,7 +158,8 @@ def rename(name: str, architecture: str) -> str | None:
         if name.startswith(prefix):
             known = _known(name.removeprefix(prefix), _LAYERS.get(architecture, _LAYER))
             if known is not None:
-                return known
+                upright = known.endswith(".turned") and architecture == "qwen35moe"
+                return known.replace(".turned", ".weight") if upright else known
     return name
 
 

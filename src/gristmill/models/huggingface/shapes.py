@@ -23,7 +23,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 _SLIDES = "sliding_attention"
 _PARTIAL = {
     **dict.fromkeys(("glm4", "chatglm", "nemotron", "phi2"), 0.5),
-    **dict.fromkeys(("qwen35", "stablelm"), 0.25),
+    **dict.fromkeys(("qwen35", "qwen35moe", "stablelm"), 0.25),
 }
 _BASES = {
     **dict.fromkeys(("gemma3", "gemma4", "lfm2"), 1e6),
@@ -50,7 +50,9 @@ def metadata_of(architecture: str, config: Settings) -> dict[str, object]:
         "context_length": config.integer("max_position_embeddings", _CONTEXTS.get(architecture)),
         "embedding_length": width,
         "block_count": config.integer(_spelled(config, "num_hidden_layers", "num_layers")),
-        "feed_forward_length": config.integer("intermediate_size"),
+        "feed_forward_length": config.integer(
+            _spelled(config, "intermediate_size", "moe_intermediate_size")
+        ),
         "attention.head_count": heads,
         "attention.head_count_kv": config.integer("num_key_value_heads", heads),
         "attention.key_length": head_dim,
@@ -234,6 +236,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "minicpm": _minicpm,
     "nemotron": lambda config: {"norm_plus": 1.0},
     "qwen35": qwen35,
+    "qwen35moe": qwen35,
     "smollm3": _smollm3,
 }
 """Settings that one architecture has and most have not."""
