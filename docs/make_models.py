@@ -52,6 +52,7 @@ KNOWN: dict[str, str] = {
     "qwen3moe": "Qwen3 30B-A3B, Qwen3 235B-A22B, Qwen3 Coder",
     "qwen35": "Qwen3.5 0.8B to 27B (text)",
     "qwen35moe": "Qwen3.5 35B-A3B to 397B-A17B (text)",
+    "qwen3next": "Qwen3-Next 80B-A3B, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL (text)",
     "seed_oss": "Seed-OSS 36B",
     "smollm3": "SmolLM3",
@@ -83,7 +84,7 @@ What "tested" says:
 
 - *folder*: a tiny model with random weights, saved by `transformers` in float32, gives the logits
   that `transformers` computes in float64, to within 1e-4 of the largest (5e-6 on the reference
-  back end): a prompt at once, in pieces, token by token, and several sequences together.
+  back end, but for gated delta nets, which `transformers` computes in float32): a prompt at once, in pieces, token by token, and several sequences together.
   (MiniCPM's are computed by Granite's code, whose arithmetic it is.)
 - *GGUF*: the same model through llama.cpp's own converter gives the same logits, and llama.cpp
   itself the same greedy tokens (but for tiny models that it takes for something else: EXAONE 4's

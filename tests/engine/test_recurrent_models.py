@@ -15,7 +15,9 @@ from tests.engine.fakes import Answer, ToyDetokenizer, greedy, make_plan
 from tests.models.recipes import golden
 
 
-@pytest.mark.parametrize("name", ["granitemoehybrid", "lfm2", "qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize(
+    "name", ["granitemoehybrid", "lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_next"]
+)
 def test_turns_and_crowds_give_the_text_of_no_cache(name: str) -> None:
     made = golden(name)
     checkpoint = made.gguf or made.hf

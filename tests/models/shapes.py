@@ -263,6 +263,17 @@ CONFIGS |= {
         linear_num_value_heads=4,
         rope_parameters=SECTIONS | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25},
     ),
+    "qwen3_next": transformers.Qwen3NextConfig(
+        **MIXED | FOUR,
+        **MANY,
+        head_dim=16,
+        moe_intermediate_size=12,
+        shared_expert_intermediate_size=16,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+    ),
     "granitemoehybrid": transformers.GraniteMoeHybridConfig(
         **MIXED | FOUR, **FEW, **GRANITE, **MAMBA, shared_intermediate_size=24
     ),

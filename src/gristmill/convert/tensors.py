@@ -18,7 +18,7 @@ from gristmill.models.families import FAMILIES
 from gristmill.models.rope import ROPE_TENSORS
 from gristmill.types import Checkpoint, RawTensor
 
-_OTHERWISE = {"granitehybrid", "qwen35", "qwen35moe"}
+_OTHERWISE = {"granitehybrid", "qwen35", "qwen35moe", "qwen3next"}
 """Whose folders have tensors in an order, or of axes, that GGUF has not."""
 FROM_FOLDERS = (frozenset(FAMILIES) | {"gemma4", "lfm2"}) - _OTHERWISE
 """Architectures whose folders are known to come to the tensors that llama.cpp's converter makes."""

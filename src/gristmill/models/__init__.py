@@ -45,6 +45,7 @@ ARCHITECTURES: Mapping[str, Callable[[Checkpoint, int | None], Model]] = {
     "lfm2": Lfm2,
     "qwen35": Qwen35,
     "qwen35moe": Qwen35,
+    "qwen3next": Qwen35,
 }
 """Every architecture that is served, by GGUF's ``general.architecture``."""
 

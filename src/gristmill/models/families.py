@@ -121,6 +121,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3moe": Family(qk_norm="head"),
     "qwen35": Family(qk_norm="head", ffn_norm="post_attention_norm"),
     "qwen35moe": Family(qk_norm="head", ffn_norm="post_attention_norm"),
+    "qwen3next": Family(qk_norm="head", ffn_norm="post_attention_norm"),
     "qwen3vl": Family(qk_norm="head"),
     "seed_oss": Family(ffn_norm="post_attention_norm"),
     "smollm3": Family("pairs", halves=True, unrotated="fourth"),

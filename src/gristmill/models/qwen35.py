@@ -1,10 +1,10 @@
-"""qwen35, qwen35moe (Qwen 3.5, text): gated delta nets, every fourth layer gated attention.
+"""qwen3next, qwen35, qwen35moe: gated delta nets, every fourth layer gated attention.
 
 A delta net's layer keeps for each head a matrix of keys and values that decays and is corrected
 by what each token reads of it. Attention's query projection also gives the sigmoid gate of what
 is seen, head by head. For text the three positions of its rotation are one. The heads that
 predict further tokens ("mtp", "nextn") are left alone. Learnt from ``transformers`` 5.24 and
-llama.cpp's ``qwen35``.
+llama.cpp's ``qwen35``, ``qwen3next``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def read_net(checkpoint: Checkpoint, meta: Metadata) -> DeltaNet:
         )
     taps = meta.integer("ssm.conv_kernel", 2, recurrent.MOST_TAPS)
     key_dim = meta.integer("ssm.state_size", 1, 1 << 12)
-    tiled = checkpoint.format != "hf" and heads != key_heads
+    dealt = checkpoint.format != "hf" and meta.architecture != "qwen3next"
+    tiled = dealt and heads != key_heads
     return DeltaNet(heads, key_heads, key_dim, inner // heads, taps, tiled)
 
 
@@ -155,15 +156,49 @@ class Qwen35:
 
     def _want_net(self, wants: Wants, layer: int) -> None:
         at, net, width = f"blk.{layer}.", self.net, self.config.width
-        parts = (("attn_qkv", net.convolved), ("attn_gate", net.values), ("ssm_beta", net.heads))
-        named = [(f"{at}{name}.weight", rows) for name, rows in parts]
-        wants.matrix(f"{at}ssm_in.weight", width, *named)
-        wants.matrix(f"{at}ssm_alpha.weight", width, (f"{at}ssm_alpha.weight", net.heads))
+        if self.config.architecture == "qwen3next":
+            self._want_shuffled(wants, at)
+        else:
+            self._want_projections(wants, at)
         wants.vector(f"{at}ssm_dt.bias", (f"{at}ssm_dt.bias", net.heads))
         wants.vector(f"{at}ssm_a", (f"{at}ssm_a", net.heads))
         wants.vector(f"{at}ssm_norm.weight", (f"{at}ssm_norm.weight", net.value_dim))
         wants.matrix(f"{at}ssm_out.weight", net.values, (f"{at}ssm_out.weight", width))
         recurrent.want_conv(wants, f"{at}ssm_conv1d", net.convolved, net.taps)
+
+    def _want_projections(self, wants: Wants, at: str) -> None:
+        net, width = self.net, self.config.width
+        parts = (("attn_qkv", net.convolved), ("attn_gate", net.values), ("ssm_beta", net.heads))
+        named = [(f"{at}{name}.weight", rows) for name, rows in parts]
+        wants.matrix(f"{at}ssm_in.weight", width, *named)
+        wants.matrix(f"{at}ssm_alpha.weight", width, (f"{at}ssm_alpha.weight", net.heads))
+
+    def _want_shuffled(self, wants: Wants, at: str) -> None:
+        """Qwen3-Next's: what belongs to a key head lies together: q, k, v, gate, and in another
+        tensor beta, alpha. Newer GGUF files have the first in order."""
+        net, width, whole = self.net, self.config.width, f"{at}ssm_in.weight"
+        shared, groups = net.heads // net.key_heads, range(net.key_heads)
+        values = shared * net.value_dim
+        parts = [Part(f"{at}attn_qkv.weight"), Part(f"{at}attn_gate.weight")]
+        if not any(wants.has(part.tensor) for part in parts):
+            sizes = (net.key_dim, net.key_dim, values, values)
+            wants.claim(whole, (net.key_heads * sum(sizes), width))
+            starts = [sum(sizes[:i]) for i in range(4)]
+            parts = [
+                Part(whole, (g * sum(sizes) + start, g * sum(sizes) + start + size))
+                for start, size in zip(starts, sizes, strict=True)
+                for g in groups
+            ]
+        else:
+            for part, rows in zip(parts, (net.convolved, net.values), strict=True):
+                wants.claim(part.tensor, (rows, width))
+        ba, both = f"{at}ssm_ba.weight", 2 * shared
+        wants.claim(ba, (2 * net.heads, width))
+        beta = [Part(ba, (g * both, g * both + shared)) for g in groups]
+        alpha = [Part(ba, (g * both + shared, (g + 1) * both)) for g in groups]
+        rows = net.convolved + net.values + net.heads
+        wants.add(whole, "matrix", [*parts, *beta], (rows, width))
+        wants.add(f"{at}ssm_alpha.weight", "matrix", alpha, (net.heads, width))
 
     def _remember(self, ops: Ops, w: layers.Weights, layer: int, x: X) -> X:
         at, net = f"blk.{layer}.", self.net

@@ -35,6 +35,7 @@ ROUTERS: Mapping[str, Router] = {
     "olmoe": Router(normalised=False),
     "qwen2moe": Router(normalised=False, shares_hidden=True),
     "qwen35moe": Router(),
+    "qwen3next": Router(),
     "qwen3moe": Router(shares_hidden=True),
 }
 """Every architecture with experts."""

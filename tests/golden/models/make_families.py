@@ -118,7 +118,7 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
             if ".experts.0." in name:
                 each = [name.replace("experts.0.", f"experts.{i}.") for i in range(data.shape[0])]
                 tries += [[shape, "as", 0, each]] if all(n in source for n in each) else []
-        if found.size == 2 * data.size and data.ndim > 1:
+        if found.size == 2 * data.size and data.ndim > 1 and found.shape[-2] % 2 == 0:
             tries += [[shape, how, i, [name]] for i in (0, 1) for how in ("half", "every")]
         if found.size == data.size and data.ndim > 2:
             tries += [[shape, "turned", 0, [name]]]
@@ -126,13 +126,13 @@ def recipe(data: np.ndarray, source: dict[str, np.ndarray], heads: set[int]) -> 
             if np.array_equal(cooked(one, source), data):
                 return one
         flat = found if found.ndim < 3 else found.reshape(found.shape[0], -1)  # a convolution's
-        if flat.ndim != 2 or flat.shape != data.shape:
+        if flat.ndim != 2 or data.ndim != 2:
             continue
         order = {row.tobytes(): i for i, row in enumerate(flat)}
         if all(row.tobytes() in order for row in data):
             return [shape, "rows", [order[row.tobytes()] for row in data], [name]]
         order = {column.tobytes(): i for i, column in enumerate(flat.T)}
-        if all(column.tobytes() in order for column in data.T):
+        if flat.shape == data.shape and all(column.tobytes() in order for column in data.T):
             return [shape, "columns", [order[column.tobytes()] for column in data.T], [name]]
     if data.size > 64:
         raise ValueError(f"no recipe gives a tensor of {data.size} values")

@@ -74,6 +74,7 @@ MODEL_TYPES: Mapping[str, str] = {
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe": "qwen35moe",
     "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_text": "qwen3vl",
     "seed_oss": "seed_oss",

@@ -79,8 +79,8 @@ def mixture_of(architecture: str, config: Settings) -> Own:
     for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
         if config.has(key):
             own["expert_shared_feed_forward_length"] = config.integer(key)
-    if architecture in ("olmoe", "qwen2moe", "qwen3moe"):
-        own["expert_weights_norm"] = config.flag("norm_topk_prob", False)
+    if architecture in ("olmoe", "qwen2moe", "qwen3moe", "qwen3next"):
+        own["expert_weights_norm"] = config.flag("norm_topk_prob", architecture == "qwen3next")
     if config.has("swiglu_limit"):
         own["swiglu_limit"] = config.number("swiglu_limit")
     return own

@@ -56,6 +56,8 @@ _QWEN35 = {
     "linear_attn.in_proj_z": "attn_gate",
     "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.in_proj_qkvz": "ssm_in",
     "linear_attn.conv1d": "ssm_conv1d",
     "linear_attn.norm": "ssm_norm",
     "linear_attn.out_proj": "ssm_out",
@@ -120,6 +122,7 @@ _LAYERS: Mapping[str, Mapping[str, str]] = {
         "phi3": _FUSED,
         "qwen35": _QWEN35,
         "qwen35moe": _QWEN35,
+        "qwen3next": _QWEN35,
         "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
         "stablelm": {
             f"self_attn.{name}_layernorm.norms.{head}": f"attn_{name}_norm.{head}"

@@ -23,7 +23,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 _SLIDES = "sliding_attention"
 _PARTIAL = {
     **dict.fromkeys(("glm4", "chatglm", "nemotron", "phi2"), 0.5),
-    **dict.fromkeys(("qwen35", "qwen35moe", "stablelm"), 0.25),
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next", "stablelm"), 0.25),
 }
 _BASES = {
     **dict.fromkeys(("gemma3", "gemma4", "lfm2"), 1e6),
@@ -237,6 +237,7 @@ _OWN: Mapping[str, Callable[[Settings], Own]] = {
     "nemotron": lambda config: {"norm_plus": 1.0},
     "qwen35": qwen35,
     "qwen35moe": qwen35,
+    "qwen3next": qwen35,
     "smollm3": _smollm3,
 }
 """Settings that one architecture has and most have not."""
