@@ -84,7 +84,8 @@ What "tested" says:
 
 - *folder*: a tiny model with random weights, saved by `transformers` in float32, gives the logits
   that `transformers` computes in float64, to within 1e-4 of the largest (5e-6 on the reference
-  back end, but for gated delta nets, which `transformers` computes in float32): a prompt at once, in pieces, token by token, and several sequences together.
+  back end, but for gated delta nets, which `transformers` computes in float32): a prompt at once,
+  in pieces, token by token, and several sequences together.
   (MiniCPM's are computed by Granite's code, whose arithmetic it is.)
 - *GGUF*: the same model through llama.cpp's own converter gives the same logits, and llama.cpp
   itself the same greedy tokens (but for tiny models that it takes for something else: EXAONE 4's
