@@ -97,13 +97,17 @@ double activation(Activation act, double x) {
       return x > 0 ? x : 0;
     case Activation::relu2:
       return x > 0 ? x * x : 0;
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::softplus:
+      return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
   }
   return 0;
 }
 
 void activations() {
   Random random(3);
-  for (int kind = 0; kind <= int(Activation::relu2); kind++)
+  for (int kind = 0; kind <= int(Activation::softplus); kind++)
     for (int n : kWidths) {
       auto act = Activation(kind);
       auto x = normals(n, 2.0f, random), y = normals(n, 1.0f, random);
@@ -121,7 +125,7 @@ void activations() {
           [&](const float* in, float* out) { glu(act, in, y.data(), n, out); }, 2e-6);
     }
   // Large inputs: no NaN, the right ends.
-  for (int kind = 0; kind <= int(Activation::relu2); kind++) {
+  for (int kind = 0; kind <= int(Activation::softplus); kind++) {
     std::vector<float> x{-1e4f, -500.0f, -50.0f, 50.0f, 500.0f, 1e4f, 0.0f}, out(x.size());
     activate(Activation(kind), x.data(), int(x.size()), out.data());
     for (size_t i = 0; i < x.size(); i++) {

@@ -62,7 +62,7 @@ class CpuProgram:
 
 
 class _Pools:
-    """Thread pools that several back ends share: one for each number of threads.
+    """Thread pools that several back ends share: one for each level and number of threads.
 
     A pool plays one region at a time. Two models on pools of their own would be two crews on
     the same cores, each spinning for work of a partner that the other crew has displaced.
@@ -70,23 +70,25 @@ class _Pools:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: dict[int, int] = {}
-        self._pools: dict[int, Any] = {}
+        self._users: dict[tuple[str, int], int] = {}
+        self._pools: dict[tuple[str, int], Any] = {}
 
     def take(self, threads: int) -> Any:
-        """The pool of so many threads, to be given back."""
+        """A pool of so many threads, of the level in use now; to be given back."""
+        key = native().ISA, threads
         with self._lock:
-            if threads not in self._pools:
-                self._pools[threads] = native().Pool(threads)
-            self._users[threads] = self._users.get(threads, 0) + 1
-            return self._pools[threads]
+            if key not in self._pools:
+                self._pools[key] = native().Pool(threads)
+            self._users[key] = self._users.get(key, 0) + 1
+            return self._pools[key]
 
-    def give_back(self, threads: int) -> None:
+    def give_back(self, level: str, threads: int) -> None:
         """The last one to do so ends the threads (once nothing else holds the pool)."""
+        key = level, threads
         with self._lock:
-            self._users[threads] -= 1
-            if self._users[threads] == 0:
-                del self._users[threads], self._pools[threads]
+            self._users[key] -= 1
+            if self._users[key] == 0:
+                del self._users[key], self._pools[key]
 
 
 _pools = _Pools()
@@ -172,4 +174,4 @@ class CpuBackend:
         """See ``ops.Backend``."""
         if hasattr(self, "_pool"):
             del self._sampler, self._pool
-            _pools.give_back(self.threads)
+            _pools.give_back(self.isa, self.threads)
