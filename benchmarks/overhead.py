@@ -8,7 +8,8 @@ first through the engine in this process, then as streams of `/v1/chat/completio
 `--plain`, as whole answers) through a server process, while the other one sleeps. The client
 only counts bytes, so that it takes little from the cores it shares; processor time a token is
 told for the server, its event loop alone (Linux) and the client apart: on a machine that others
-use, those tell more than the tokens a second. Medians of rounds.
+use, those tell more than the tokens a second. Neither side guesses ahead, which would vary with
+the texts, and prompts may slow answers as they like: over HTTP they come one by one. Medians.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Served:
     def __init__(self, model: Path, stream: bool) -> None:
         self.port = free_port()
         self.stream = stream
-        quiet = ["--disable-uvicorn-access-log", "--log-level", "warning"]
+        quiet = ["--disable-uvicorn-access-log", "--log-level", "warning", "--draft-max", "0",
+                 "--max-slowdown", "1e6"]  # fmt: skip
         command = [sys.executable, "-m", "gristmill", "serve", str(model), "--port",
                    str(self.port), *quiet]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -144,7 +146,9 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="whole answers, not streams")
     given = parser.parse_args()
     served = Served(given.model, not given.plain)
-    offline = Offline(load(open_model(given.model), Options(model=str(given.model))))
+    offline = Offline(
+        load(open_model(given.model), Options(model=str(given.model), draft_tokens=0, slowdown=1e6))
+    )
     alone: list[float] = []
     http: list[float] = []
     rows: list[tuple[float, ...]] = []
