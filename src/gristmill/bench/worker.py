@@ -38,6 +38,7 @@ class Worker:
             context=config["context"],
             max_running=config["slots"],
             prefix_cache=False,
+            draft_tokens=0,  # random prompts are followed by loops, which guesses would flatter
         )
         self.loaded: Loaded = load(
             open_model(Path(config["model"])), options, backend=config.get("backend", "cpu")
