@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,6 @@ DIALECTS: dict[str, tuple[str, dict[str, Any], streams.Check]] = {
     "generate": ("/api/generate", {"model": "fake", **PROMPT}, streams.ollama),
 }
 ENDLESS = {"FAKE_STEP": "0.01"}
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    made: list[Child] = []
-
-    def start(*flags: str, **more: Any) -> Child:
-        made.append(Child(*flags, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.wait()
-        for pipe in (each.process.stdout, each.process.stderr):
-            assert pipe is not None
-            pipe.close()
 
 
 class Crowd:

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
 
 from tests.cli.test_serve_process import Child
 from tests.tiny import tiny_llama
 
 SYSTEM = "You are the miller of a small town, and you speak of grain and stones. " * 12
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    made: list[Child] = []
-
-    def start(*flags: str, **more: Any) -> Child:
-        made.append(Child(*flags, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.wait()
-        for pipe in (each.process.stdout, each.process.stderr):
-            assert pipe is not None
-            pipe.close()
 
 
 def ask(server: Child, user: str) -> tuple[str, int, int]:

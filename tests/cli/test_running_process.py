@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,6 @@ from gristmill.serve import listen, tls
 from tests.cli.test_serve_process import CHAT, Child
 
 trustme = pytest.importorskip("trustme", reason="certificates: pip install trustme")
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    made: list[Child] = []
-
-    def start(*flags: str, **more: Any) -> Child:
-        made.append(Child(*flags, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.wait()
-        for pipe in (each.process.stdout, each.process.stderr):
-            assert pipe is not None
-            pipe.close()
 
 
 def wait_for(true: Callable[[], Any], seconds: float = 15.0) -> None:

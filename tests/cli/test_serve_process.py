@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +93,6 @@ class Child:
         for reader in self.readers:
             reader.join(5)
         return code
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    made = []
-
-    def start(*flags: str, **more: Any) -> Any:
-        made.append(Child(*flags, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.wait()
-        each.process.stdout.close()
-        each.process.stderr.close()
 
 
 def free_port() -> Any:

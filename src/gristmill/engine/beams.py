@@ -117,6 +117,8 @@ class Search:
         self._steps = 0
         self._first: Timings | None = None
         self._began = monotonic()
+        self.arrival = 0
+        """The place in the line that all its tokens have."""
         self._told = False
         self._aborted = False
 

@@ -29,7 +29,7 @@ from gristmill.engine.sequence import Sequence
 from gristmill.engine.slots import Slots
 from gristmill.engine.speculation import Speculator
 from gristmill.engine.stats import Counters, Stats, snapshot
-from gristmill.engine.step import Stepper
+from gristmill.engine.step import Embedder, Stepper
 from gristmill.engine.validate import check_request
 from gristmill.errors import EngineError, GristmillError, OverloadError, RequestError
 from gristmill.kv.blocks import BlockManager
@@ -80,7 +80,7 @@ class Engine:
         self._shelving = self._scheduler.shelving = parts.shelving(self._manager)
         self._steward = Steward(self._manager, self._pools, parts.headroom)
         self._stepper = Stepper(parts.program, len(plan.facts.states), plan.context)
-        self._embedder: Stepper | None = None
+        self._embedder = Embedder(parts.embedder, len(plan.facts.states), plan.context)
         self._sampler = Sampler(parts.backend, parts.vocab)
         self._masks = Masks()
         self._speculator = Speculator(self._manager, plan)
@@ -95,7 +95,6 @@ class Engine:
         self._asked: set[Future[Any]] = set()
         self._jobs: dict[str, Job] = {}
         self._searches: dict[str, Search] = {}
-        self._places: dict[str, int] = {}
         self._alive = 0
         self._arrivals = 0
         self._deadline: float | None = None
@@ -142,7 +141,8 @@ class Engine:
             self._arrivals += 1
             arrival = self._arrivals
             if request.part:  # a search's later tokens have the place of its first
-                arrival = self._places.get(request.id.rpartition("/")[0], arrival)
+                search = self._searches.get(request.id.rpartition("/")[0])
+                arrival = arrival if search is None else search.arrival
             job = Job(request, sink, monotonic(), seed, arrival, unborn=request.n)
             job.recipe = recipe
             self._jobs[request.id] = job
@@ -169,7 +169,7 @@ class Engine:
             if request.id in self._searches:
                 raise RequestError(f"A request with the id {request.id!r} is running.", "id")
             self._searches[request.id] = search
-            self._places[request.id] = self._arrivals + 1
+            search.arrival = self._arrivals + 1
         try:
             search.begin()
         except BaseException:
@@ -179,7 +179,6 @@ class Engine:
     def _searched(self, request_id: str) -> None:
         with self._wake:
             self._searches.pop(request_id, None)
-            self._places.pop(request_id, None)
 
     def abort(self, request_id: str) -> None:
         """Stop a request, running or waiting, before the next step. Unknown ids are ignored."""
@@ -336,7 +335,7 @@ class Engine:
         guided = [span for span in plan.spans if span.choose and span.sequence.guide is not None]
         self._masks.begin([span.sequence.guide for span in guided])
         self._rest()
-        embedded = self._embed(plan)
+        embedded = self._embedder.run(plan.embeds)
         choices: list[tuple[Sequence, Choice]] = []
         logits = self._stepper.run(plan.spans) if plan.spans else None
         self._counters.model_seconds += monotonic() - started
@@ -437,26 +436,6 @@ class Engine:
         if params.constraint is not None or params.thinking is not None:
             raise RequestError("This engine was given no grammars; it cannot hold to a constraint.")
         return None
-
-    def _embed(self, plan: StepPlan) -> list[Sequence]:
-        """Compute the prompts to be embedded; which of them are complete with this step."""
-        if not plan.embeds:
-            return []
-        if self._embedder is None:
-            assert self._parts.embedder is not None
-            groups = len(self._plan.facts.states)
-            self._embedder = Stepper(self._parts.embedder(), groups, self._plan.context)
-        rows = self._embedder.run(plan.embeds)
-        complete: list[Sequence] = []
-        first = 0
-        for span in plan.embeds:
-            sequence, count = span.sequence, len(span.wanted)
-            assert sequence.pool is not None
-            sequence.pool.add(rows[first : first + count], span.computed)
-            first += count
-            if span.computed + span.count == len(sequence.tokens):
-                complete.append(sequence)
-        return complete
 
     def _collect(self, guided: list[Span]) -> list[Sequence]:
         """Wait for the masks. Those whose constraint cannot be followed choose nothing."""

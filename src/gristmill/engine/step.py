@@ -7,11 +7,13 @@ together in ``array('i')``, whose slices are copied by ``memcpy``, and handed on
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 
 from gristmill.backends.ops import F32, I32, Batch, Program
 from gristmill.engine.scheduler import Span
+from gristmill.engine.sequence import Sequence
 
 
 class Stepper:
@@ -56,6 +58,36 @@ class Stepper:
             table += row
             table += self._padding[: width - len(row)]
         return _numpy(table).reshape(len(rows), width)
+
+
+class Embedder:
+    """Computes prompts to be embedded, with a program that is made (by ``make``) when there is
+    one for the first time."""
+
+    def __init__(self, make: Callable[[], Program] | None, groups: int, context: int) -> None:
+        self._make = make
+        self._groups = groups
+        self._context = context
+        self._stepper: Stepper | None = None
+
+    def run(self, all_spans: list[Span]) -> list[Sequence]:
+        """Compute their rows, and pool them; which of the sequences are complete with this."""
+        if not all_spans:
+            return []
+        if self._stepper is None:
+            assert self._make is not None
+            self._stepper = Stepper(self._make(), self._groups, self._context)
+        rows = self._stepper.run(all_spans)
+        complete: list[Sequence] = []
+        first = 0
+        for span in all_spans:
+            sequence, count = span.sequence, len(span.wanted)
+            assert sequence.pool is not None
+            sequence.pool.add(rows[first : first + count], span.computed)
+            first += count
+            if span.computed + span.count == len(sequence.tokens):
+                complete.append(sequence)
+        return complete
 
 
 def _numpy(values: array[int]) -> I32:

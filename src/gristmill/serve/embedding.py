@@ -18,11 +18,12 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
-from gristmill.serve.chat_request import chat_input, parse_chat
 from gristmill.serve.completion_request import CompletionFields, prompts
 from gristmill.serve.dialect import renamed
 from gristmill.serve.fields import Flag, Whole
+from gristmill.serve.prompt import chat_ids
 from gristmill.serve.protocol import Prompt, Served
+from gristmill.serve.requests import kept
 from gristmill.serve.run import Job, new_id, now, start
 from gristmill.types import Pooling, SamplingParams
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 F32 = npt.NDArray[np.float32]
 
+CHAT = ("messages", "chat_template_kwargs", "add_generation_prompt")
 MAX_TEXTS = 2048
 WAVE = 256
 EUCLIDEAN = 2
@@ -78,7 +80,7 @@ async def embed(
 
     def tokenise(asked: EmbeddingFields) -> list[tuple[int, ...]]:
         if asked.input is None and asked.messages is not None:
-            return [_chat_ids(asked, served)]
+            return [chat_ids(served, {name: getattr(asked, name) for name in CHAT})]
         if asked.input is None:
             raise RequestError(f"'{name}' is missing.", name)
         with renamed({"prompt": name}):
@@ -117,20 +119,8 @@ def _cut(ids: tuple[int, ...], fields: EmbeddingFields, context: int) -> tuple[i
     wanted = fields.truncate_prompt_tokens
     if wanted is None:
         return ids
-    keep = context if wanted == -1 else wanted
-    if keep < 1:
-        raise RequestError(
-            "'truncate_prompt_tokens' must be -1 or at least 1.", "truncate_prompt_tokens"
-        )
+    keep = kept(wanted, context)
     return ids[:keep] if fields.truncation_side == "right" else ids[-keep:]
-
-
-def _chat_ids(fields: EmbeddingFields, served: Served) -> tuple[int, ...]:
-    if served.chat is None:
-        raise RequestError("This model has no chat template.", "messages")
-    names = ("messages", "chat_template_kwargs", "add_generation_prompt")
-    asked = parse_chat({name: getattr(fields, name) for name in names})
-    return served.chat(replace(chat_input(asked, served.context), most=None)).ids
 
 
 def one_row(served: Served, route: str) -> None:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gristmill.errors import ContextError, GristmillError, OverloadError, RequestError
+from gristmill.serve.bridge import ClientGoneError
 
 log = logging.getLogger("gristmill.serve")
 
@@ -146,6 +147,11 @@ def install(app: FastAPI) -> None:
         body = shaped(_body(error.status_code, message, kind), request.url.path)
         return JsonResponse(body, error.status_code, error.headers)
 
+    async def gone(request: Request, error: Exception) -> Response:
+        del request, error
+        return Response(status_code=499)  # for the log: nobody is left to read it
+
+    app.add_exception_handler(ClientGoneError, gone)
     app.add_exception_handler(GristmillError, typed)
     app.add_exception_handler(HTTPException, http)
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.requests import Request as HttpRequest
 
 from gristmill.errors import RequestError
-from gristmill.serve.chat_request import ChatFields, chat_input
+from gristmill.serve.chat_request import ChatFields, chat_input, parse_chat
+from gristmill.serve.protocol import Served
 from gristmill.serve.state import State
+
+
+def chat_ids(served: Served, body: Mapping[str, object]) -> tuple[int, ...]:
+    """A chat in OpenAI's form rendered to ids, however many; slow. Raises RequestError."""
+    if served.chat is None:
+        raise RequestError("This model has no chat template.", "messages")
+    chat = chat_input(parse_chat(dict(body)), served.context)
+    return served.chat(replace(chat, most=None)).ids
 
 
 async def chat_tokens(http: HttpRequest, fields: ChatFields) -> int:

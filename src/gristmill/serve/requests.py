@@ -308,9 +308,14 @@ def truncate(ids: tuple[int, ...], fields: Generation, context: int) -> tuple[in
     wanted = fields.truncate_prompt_tokens
     if wanted is None:
         return ids
-    keep = context - max(1, min(fields.limit or 1, context - 1)) if wanted == -1 else wanted
+    return ids[-kept(wanted, context - max(1, min(fields.limit or 1, context - 1))) :]
+
+
+def kept(wanted: int, most: int) -> int:
+    """Tokens that ``truncate_prompt_tokens`` keeps of a prompt; -1 is ``most``."""
+    keep = most if wanted == -1 else wanted
     if keep < 1:
         raise RequestError(
             "'truncate_prompt_tokens' must be -1 or at least 1.", "truncate_prompt_tokens"
         )
-    return ids[-keep:]
+    return keep

@@ -15,7 +15,7 @@ import gristmill
 from gristmill.errors import RequestError
 from gristmill.serve import log
 from gristmill.serve.answers import Answer, Group, Write, chunks
-from gristmill.serve.bridge import ClientGoneError, Ticket
+from gristmill.serve.bridge import Ticket
 from gristmill.serve.ending import ended
 from gristmill.serve.errors import DeadlineError, JsonResponse
 from gristmill.serve.protocol import Prompt, Served
@@ -61,10 +61,11 @@ class Job:
         }
 
 
-def new_id(prefix: str, fields: Generation) -> str:
+def new_id(prefix: str, fields: Generation | None = None) -> str:
     """The reply's id: our prefix and the client's own ``request_id``, else the id of the HTTP
     request (``X-Request-Id``, or a random one)."""
-    return f"{prefix}-{fields.request_id or log.request_id.get() or uuid.uuid4().hex}"
+    own = fields.request_id if fields is not None else None
+    return f"{prefix}-{own or log.request_id.get() or uuid.uuid4().hex}"
 
 
 def now() -> int:
@@ -163,9 +164,6 @@ async def reply(
             return JsonResponse(whole(group))
         first = await ticket.batch(job.keep_alive)
         _raise_early(group, first)
-    except ClientGoneError:
-        ticket.close()
-        return Response(status_code=499)
     except BaseException:
         ticket.close()
         raise

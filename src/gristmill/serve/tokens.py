@@ -9,7 +9,6 @@ names, ``prompt`` and ``content``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,16 +17,20 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.errors import RequestError
-from gristmill.serve.chat_request import chat_input, parse_chat
 from gristmill.serve.errors import JsonResponse, dumps
 from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
 from gristmill.serve.limits import read_object
 from gristmill.serve.mixed import mixed
 from gristmill.serve.openai.logprobs import token_text
+from gristmill.serve.prompt import chat_ids
 from gristmill.serve.protocol import Served
 from gristmill.serve.state import State
 
 MAX_IDS = 4_000_000
+_CHAT = (
+    *("messages", "tools", "chat_template", "chat_template_kwargs"),
+    *("add_generation_prompt", "continue_final_message"),
+)
 SLICE = 20_000
 """Entries of a list written in one go."""
 
@@ -101,7 +104,7 @@ def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:
             return {"tokens": ids}
         return {"tokens": [{"id": id_, "piece": _piece(tokenizer.piece(id_))} for id_ in ids]}
     if fields.messages is not None:
-        ids = _chat_ids(fields, served)
+        ids = list(chat_ids(served, {name: getattr(fields, name) for name in _CHAT}))
     elif fields.prompt is not None:
         ids = tokenizer.encode(
             fields.prompt, add_special=fields.add_special_tokens, parse_special=True
@@ -115,16 +118,6 @@ def _tokenize(fields: TokenizeFields, served: Served) -> dict[str, object]:
         "tokens": ids,
         "token_strs": strings if fields.return_token_strs else None,
     }
-
-
-def _chat_ids(fields: TokenizeFields, served: Served) -> list[int]:
-    if served.chat is None:
-        raise RequestError("This model has no chat template.", "messages")
-    names = ("messages", "tools", "chat_template", "chat_template_kwargs")
-    flags = ("add_generation_prompt", "continue_final_message")
-    asked = parse_chat({name: getattr(fields, name) for name in (*names, *flags)})
-    chat = replace(chat_input(asked, served.context), most=None)
-    return list(served.chat(chat).ids)
 
 
 def _piece(piece: bytes) -> object:

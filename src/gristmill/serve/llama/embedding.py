@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.serve.bridge import ClientGoneError
 from gristmill.serve.embedding import EmbeddingFields, embed, normalised, written
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.limits import read_object
@@ -21,10 +20,7 @@ async def embedding(http: HttpRequest) -> Response:
     name = "content" if "content" in body or "input" not in body else "input"
     fields = EmbeddingFields.parse({**body, "input": body.get(name)})
     served, model = await state.acquire(http, fields.model)
-    try:
-        found = await embed(http, fields, served, model, name=name)
-    except ClientGoneError:
-        return Response(status_code=499)
+    found = await embed(http, fields, served, model, name=name)
     norm = -1 if served.pooling == "each" else fields.embd_normalize
     answers: list[object] = []
     for at, each in enumerate(found):

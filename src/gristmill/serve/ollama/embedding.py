@@ -10,7 +10,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.errors import RequestError
-from gristmill.serve.bridge import ClientGoneError
 from gristmill.serve.embedding import (
     EUCLIDEAN,
     Embedded,
@@ -47,10 +46,7 @@ async def several(http: HttpRequest) -> Response:
     items: list[object] = texts if isinstance(texts, list) else [texts]  # pyright: ignore
     if not all(isinstance(text, str) for text in items):
         raise RequestError("'input' must be a string or a list of strings.", "input")
-    try:
-        found = await _embed(http, fields, served, items) if items else []
-    except ClientGoneError:
-        return Response(status_code=499)
+    found = await _embed(http, fields, served, items) if items else []
     rows = [normalised(each.rows, EUCLIDEAN, fields.dimensions)[0].tolist() for each in found]
     return JsonResponse(
         {
@@ -66,10 +62,7 @@ async def several(http: HttpRequest) -> Response:
 async def one(http: HttpRequest) -> Response:
     """``/api/embeddings``. Without a text it only loads the model."""
     fields, served = await _begin(http)
-    try:
-        found = await _embed(http, fields, served, [fields.prompt]) if fields.prompt else []
-    except ClientGoneError:
-        return Response(status_code=499)
+    found = await _embed(http, fields, served, [fields.prompt]) if fields.prompt else []
     return JsonResponse({"embedding": found[0].rows[0].tolist() if found else []})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gristmill.serve.bridge import ClientGoneError
 from gristmill.serve.embedding import (
     EmbeddingFields,
     counted,
@@ -29,10 +28,7 @@ async def embeddings(http: HttpRequest) -> Response:
     fields = EmbeddingFields.parse(body)
     served, model = await state.acquire(http, fields.model)
     one_row(served, "/v1/embeddings")
-    try:
-        found = await embed(http, fields, served, model)
-    except ClientGoneError:
-        return Response(status_code=499)
+    found = await embed(http, fields, served, model)
     rows = [normalised(each.rows, fields.embd_normalize, fields.dimensions)[0] for each in found]
     return JsonResponse(
         {

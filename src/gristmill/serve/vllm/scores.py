@@ -14,10 +14,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gristmill.errors import RequestError
-from gristmill.serve.bridge import ClientGoneError
 from gristmill.serve.embedding import (
     EUCLIDEAN,
     F32,
+    MAX_TEXTS,
     Embedded,
     EmbeddingFields,
     counted,
@@ -26,17 +26,12 @@ from gristmill.serve.embedding import (
     one_row,
     written,
 )
-from gristmill.serve.embedding import (
-    MAX_TEXTS as MAX_INPUTS,
-)
 from gristmill.serve.errors import JsonResponse
 from gristmill.serve.fields import Fields, Flag, Short, Text, Whole
 from gristmill.serve.limits import read_object
 from gristmill.serve.protocol import Served
 from gristmill.serve.run import new_id, now
 from gristmill.serve.state import State
-
-MAX_TEXTS = MAX_INPUTS - 1
 
 
 class PoolingFields(EmbeddingFields):
@@ -49,8 +44,8 @@ class ScoreFields(Fields):
     """``/score``: one text against several, or pairs."""
 
     model: Short | None = None
-    text_1: Any = Field(None)
-    text_2: Any = Field(None)
+    text_1: Any = None
+    text_2: Any = None
     queries: Any = None
     documents: Any = None
     items: Any = None
@@ -79,10 +74,7 @@ async def pooling(http: HttpRequest) -> Response:
     if fields.task == "embed":
         one_row(served, "The task 'embed'")
     each = fields.task == "token_embed"
-    try:
-        found = await embed(http, fields, served, model, pooling="each" if each else None)
-    except ClientGoneError:
-        return Response(status_code=499)
+    found = await embed(http, fields, served, model, pooling="each" if each else None)
     data: list[object] = []
     for at, got in enumerate(found):
         rows = normalised(got.rows, fields.embd_normalize, fields.dimensions)
@@ -116,14 +108,11 @@ async def score(http: HttpRequest) -> Response:
             "text_1",
         )
     served, model = await state.acquire(http, fields.model)
-    try:
-        found, rows = await _rows(http, fields, served, model, [*first, *second])
-    except ClientGoneError:
-        return Response(status_code=499)
+    found, rows = await _rows(http, fields, served, model, [*first, *second])
     scores = (rows[: len(first)] * rows[len(first) :]).sum(axis=1)
     return JsonResponse(
         {
-            "id": new_id("score", EmbeddingFields.parse({})),
+            "id": new_id("score"),
             "object": "list",
             "created": now(),
             "model": model,
@@ -145,10 +134,7 @@ async def rerank(http: HttpRequest) -> Response:
     name = "texts" if tei else "documents"
     documents = _texts(fields.texts if tei else fields.documents, name)
     served, model = await state.acquire(http, fields.model)
-    try:
-        found, rows = await _rows(http, fields, served, model, [fields.query, *documents])
-    except ClientGoneError:
-        return Response(status_code=499)
+    found, rows = await _rows(http, fields, served, model, [fields.query, *documents])
     scores = [float(value) for value in rows[1:] @ rows[0]]
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     order = order[: fields.top_n] if fields.top_n else order
@@ -168,7 +154,7 @@ async def rerank(http: HttpRequest) -> Response:
         results.append(result)
     return JsonResponse(
         {
-            "id": new_id("rerank", EmbeddingFields.parse({})),
+            "id": new_id("rerank"),
             "object": "list",
             "model": model,
             "usage": counted(found),
@@ -196,8 +182,8 @@ async def _rows(
 def _texts(value: object, name: str) -> list[str]:
     """One text or a list of them, each a string or ``{"text": …}``."""
     items: list[object] = value if isinstance(value, list) else [value]  # pyright: ignore
-    if not 1 <= len(items) <= MAX_TEXTS:
-        raise RequestError(f"'{name}' must hold 1 to {MAX_TEXTS} texts.", name)
+    if not 1 <= len(items) < MAX_TEXTS:
+        raise RequestError(f"'{name}' must hold 1 to {MAX_TEXTS - 1} texts.", name)
     texts: list[str] = []
     for item in items:
         text = item.get("text") if isinstance(item, dict) else item  # pyright: ignore
