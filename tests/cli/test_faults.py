@@ -58,9 +58,10 @@ class Crowd:
             url = self.url + path
             with httpx.stream("POST", url, json={**body, "stream": True}, timeout=30) as got:
                 for line in got.iter_lines():
-                    if line and line[0] != ":":
-                        self.lines[name].append(line)
-                    if len(self.lines[name]) == 3:
+                    if not line or line[0] == ":":
+                        continue
+                    self.lines[name].append(line)
+                    if len(self.lines[name]) == 3:  # once a stream, so all have begun
                         self.begun.release()
         except httpx.HTTPError as error:
             self.broken[name] = error
