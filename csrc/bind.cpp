@@ -70,7 +70,8 @@ NB_MODULE(GM_MODULE, m) {
 
   nb::class_<Pool>(m, "Pool")
       .def(nb::init<int>(), "threads"_a)
-      .def_prop_ro("threads", &Pool::threads);
+      .def_prop_ro("threads", &Pool::threads)
+      .def("give_way", &Pool::give_way, "on"_a);
 
   nb::class_<Memory>(m, "Memory")
       .def(nb::init<std::vector<size_t>>(), "block_bytes"_a)

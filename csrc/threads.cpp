@@ -32,7 +32,7 @@ inline void relax() {
 #endif
 }
 
-// Takes an eighth of what is left of a share: its owner from the front, so that it reads long
+// Takes a quarter of what is left of a share: its owner from the front, so that it reads long
 // runs of memory, helpers from the back. Empty if nothing is left, or of this stage nothing is.
 Range take(std::atomic<uint64_t>& share, uint64_t stage, bool front) {
   uint64_t seen = share.load(std::memory_order_acquire);
@@ -104,7 +104,12 @@ void Pool::advance(uint64_t stage) {
   current_.store(2 * end + 1, std::memory_order_release);
 }
 
-// Works on a stage while there is something to take; returns the units that it did.
+// Counts finished units of a stage; the last ones let the workers at the next.
+void Pool::report(uint64_t stage, int done) {
+  if (left_.fetch_sub(done, std::memory_order_acq_rel) == done) advance(stage);
+}
+
+// Works on a stage while there is something to take; returns the units not reported yet.
 int Pool::help(uint64_t stage, int id) {
   int done = 0;
   for (int i = 0; i < count_; i++) {
@@ -115,6 +120,11 @@ int Pool::help(uint64_t stage, int id) {
       // Units that were taken keep the region from ending: now, and only now, it is safe to read.
       region_->work(int(stage - first_), mine.begin, mine.end, Worker{id, count_});
       done += mine.end - mine.begin;
+      if (giving_way_.load(std::memory_order_relaxed)) {
+        report(stage, done);
+        done = 0;
+        sched_yield();
+      }
     }
   }
   return done;
@@ -132,7 +142,7 @@ void Pool::take_part(int id) {
     const int done = help(seen / 2, id);
     if (done > 0) {
       spins = 0;
-      if (left_.fetch_sub(done, std::memory_order_acq_rel) == done) advance(seen / 2);
+      report(seen / 2, done);
     }
     // After a while it yields: whoever has the last units may need this very core.
     uint64_t now;

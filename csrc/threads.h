@@ -42,6 +42,10 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   int threads() const { return count_; }
+  // While on, workers give up their core between units, when they hold none: another thread of
+  // this process has a little to do, and a worker that it displaced within a unit would hold up
+  // all the others. May be called at any time.
+  void give_way(bool on) { giving_way_.store(on, std::memory_order_relaxed); }
   // Does all of a region, the caller being worker 0. Another thread that calls waits for its
   // turn. Throws std::length_error for a stage of more than kMostUnits.
   void run(Region& region);
@@ -59,6 +63,7 @@ class Pool {
   void loop(int id);
   void take_part(int id);
   int help(uint64_t stage, int id);
+  void report(uint64_t stage, int done);
   void open(uint64_t stage, int units);
   void advance(uint64_t stage);
 
@@ -72,6 +77,7 @@ class Pool {
   alignas(64) std::atomic<int> left_{0};  // units of the stage that are not done
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> giving_way_{false};
   std::unique_ptr<Share[]> shares_;
   std::vector<std::thread> workers_;
 };

@@ -90,6 +90,29 @@ void stages() {
   expect(none.threads() == 1, "a pool of none still has its caller");
 }
 
+// Told to give way, and told otherwise, at any moment.
+void giving_way() {
+  for (int count : kCounts) {
+    Pool pool(count);
+    test::Random random(count);
+    std::atomic<bool> over{false};
+    std::thread guest([&] {
+      for (int i = 0; !over; i++) {
+        pool.give_way(i % 3 != 0);
+        std::this_thread::yield();
+      }
+    });
+    Budget budget;
+    for (int round = 0; round < rounds(1000) && !budget.spent(); round++) {
+      Chain chain(random, random.below(40));
+      pool.run(chain);
+      expect(chain.wrong() == 0, "%d faults with %d workers", chain.wrong(), count);
+    }
+    over = true;
+    guest.join();
+  }
+}
+
 // A worker that is late for every unit, in turn each of them.
 void late() {
   Pool pool(3);
@@ -194,6 +217,7 @@ void idle() {
 int main(int argc, char** argv) {
   test::arguments(argc, argv);
   test::run("stages follow each other, each unit once", stages);
+  test::run("workers that give way", giving_way);
   test::run("a late worker", late);
   test::run("others do the rest of a share", helped);
   test::run("more units than a share can name are refused", too_many);

@@ -201,6 +201,9 @@ class ToyBackend:
     def kv_dtype(self, asked: str) -> str:
         return asked
 
+    def give_way(self, on: bool) -> None:
+        pass
+
     def memory(self, states: Sequence[StateSpec], kv_dtype: str) -> ToyMemory:
         del kv_dtype
         return ToyMemory(states)

@@ -447,6 +447,11 @@ class Backend(Protocol):
         """The log-probability of given tokens in given rows, with the ``top`` best."""
         ...
 
+    def give_way(self, on: bool) -> None:
+        """While on, a running program lets other threads of the process have its cores between
+        two pieces of work, which costs less than to be displaced in the middle of one."""
+        ...
+
     def close(self) -> None:
         """Stop the threads, free the memory."""
         ...

@@ -259,6 +259,10 @@ class Engine:
         """
         self._resting = (*self._resting, call)
 
+    def give_way(self, on: bool) -> None:
+        """See ``ops.Backend``. Called from any thread."""
+        self._parts.backend.give_way(on)
+
     # ------------------------------------------------------ the engine's turn
 
     def _rest(self) -> None:

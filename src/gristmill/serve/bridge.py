@@ -1,7 +1,8 @@
 """Thread hop two: deltas from the engine's thread to the event loop, and aborts back.
 
 A step may hand out a hundred deltas. They are put in one queue and the loop is woken once;
-whatever has come by then is delivered together.
+whatever has come by then is delivered together. Until that is written to the clients the engine,
+which computes the next step on all cores, gives way to the loop.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from weakref import WeakSet
+from functools import partial
+from weakref import WeakSet, ref
 
 from starlette.types import Receive
 
@@ -161,7 +163,7 @@ class Bridge:
         self._scheduled = False
         self._idle: asyncio.Future[None] | None = None
         self._resting: WeakSet[Resting] = WeakSet()
-        """Engines that call ``wake`` themselves."""
+        """Engines that say themselves when it is time to wake the loop."""
 
     def post(self, ticket: Ticket, delta: Delta) -> None:
         """Called on the engine's thread. Only appends; ``wake`` is to follow."""
@@ -182,13 +184,27 @@ class Bridge:
         while self._queue:
             ticket, delta = self._queue.popleft()
             ticket.feed(delta)
+        if self._resting:  # called after those whom the deltas woke, once they have written
+            self._loop.call_soon(self._written)
+
+    def _written(self) -> None:
+        if not self._scheduled:
+            for engine in self._resting:
+                engine.give_way(False)
 
     def open(self, engine: Engine) -> Ticket:
         """A ticket for one HTTP request."""
         if isinstance(engine, Resting) and engine not in self._resting:
             self._resting.add(engine)
-            engine.at_rest(self.wake)
+            engine.at_rest(partial(self._at_rest, ref(engine)))
         return Ticket(self, engine)
+
+    def _at_rest(self, engine: ref[Resting]) -> None:
+        """Called on an engine's thread, before it computes."""
+        resting = engine()
+        if self._queue and resting is not None:
+            resting.give_way(True)
+        self.wake()
 
     def forget(self, ticket: Ticket) -> None:
         """The ticket is closed."""

@@ -107,6 +107,10 @@ class Resting(Protocol):
         """Have ``call`` made after deltas were handed out, before the engine computes or sleeps."""
         ...
 
+    def give_way(self, on: bool) -> None:
+        """While on, what it computes leaves room on its cores for other threads of the process."""
+        ...
+
 
 class Tokenizer(Protocol):
     """Text to ids and back."""

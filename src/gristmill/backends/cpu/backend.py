@@ -116,6 +116,12 @@ class CpuBackend:
                 self._decoded[part.encoding] = sizes
         return packed
 
+    def give_way(self, on: bool) -> None:
+        """See ``ops.Backend``."""
+        pool = getattr(self, "_pool", None)  # none once it is closed
+        if pool is not None:
+            pool.give_way(on)
+
     def kv_dtype(self, asked: str) -> str:
         """See ``ops.Backend``: bfloat16 where the processor multiplies it."""
         if asked != "auto":

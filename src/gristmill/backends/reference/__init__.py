@@ -68,6 +68,9 @@ class ReferenceBackend:
             f"the model's metadata says {wanted.shape} in all."
         )
 
+    def give_way(self, on: bool) -> None:
+        """See ``ops.Backend``: it has no threads of its own."""
+
     def kv_dtype(self, asked: str) -> str:
         """See ``ops.Backend``."""
         return "f16" if asked == "auto" else asked
