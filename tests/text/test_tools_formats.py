@@ -249,6 +249,10 @@ def test_kimi_keeps_the_model_s_id() -> None:
         ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": [1, 2]}, "1", 1),
         ({"const": "x"}, "x", "x"),
+        ({"anyOf": [{"const": "x"}, {"enum": ["1", "y"]}]}, "1", "1"),  # BC-33
+        ({"anyOf": [{"const": "x"}, {"enum": [1, None]}]}, "null", None),
+        ({"anyOf": [{"const": "x"}, {"enum": [1, None]}]}, "x", "x"),
+        ({"oneOf": [{"enum": [True, 2.5]}, {"const": "x"}]}, "2.5", 2.5),
         ({}, "plain", "plain"),
         ({}, "NaN", "NaN"),
         ({}, '"quoted"', '"quoted"'),
@@ -386,6 +390,75 @@ def test_a_choice_is_kept_to() -> None:
         }[name]
         assert accepts(grammar, text % "C"), name
         assert not accepts(grammar, text % "K"), name
+
+
+_KIND = {"anyOf": [{"const": "decision"}, {"enum": ["fact", "idea"]}]}
+
+
+FORCED_KIND = {
+    "qwen3_coder": ("<tool_call>\n<function=go>\n<parameter=kind>\n",
+                    "\n</parameter>\n</function>\n</tool_call>"),
+    "seed_oss": ("<seed:tool_call>\n<function=go>\n<parameter=kind>",
+                 "</parameter>\n</function>\n</seed:tool_call>"),
+    "minimax_m2": ('<minimax:tool_call>\n<invoke name="go">\n<parameter name="kind">',
+                   "</parameter>\n</invoke>\n</minimax:tool_call>"),
+    "minicpm5": ('<function name="go"><param name="kind">', "</param></function>"),
+    "glm45": ("<tool_call>go\n<arg_key>kind</arg_key>\n<arg_value>",
+              "</arg_value>\n</tool_call>"),
+    "minimax_m3": (f'{N}<tool_call>\n{N}<invoke name="go">{N}<kind>',
+                   f"{N}</kind>{N}</invoke>\n{N}</tool_call>"),
+    "gemma4": ("<|tool_call>call:go{kind:", "}<tool_call|>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORCED_KIND)
+@pytest.mark.parametrize(
+    ("schema", "values", "others"),
+    [
+        (_KIND, ["decision", "idea"], ["other", '"decision"']),
+        ({"oneOf": [_KIND, {"type": "null"}]}, ["decision", None], ["other"]),
+        ({"enum": ["auto", 5, True, None, 2.5]}, ["auto", 5, True, None, 2.5], ["6", "no"]),
+        ({"type": "string", "enum": ["auto", 5]}, ["auto"], ["no"]),
+        ({"type": ["string", "null"]}, ["any text", None], []),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["any text", 7], []),
+    ],
+)
+def test_what_is_forced_has_no_quotes_of_its_own(
+    name: str, schema: dict[str, Any], values: list[Any], others: list[str]
+) -> None:
+    """BC-33: a text written as a tag's content is the value; what is no text keeps its type."""
+    tool = Tool("go", "", {"type": "object", "properties": {"kind": schema}, "required": ["kind"]})
+    form = tools.find(name)
+    grammar = "start: calls\n" + form.grammar(Wanted([tool]))
+    before, after = FORCED_KIND[name]
+    for value in values:
+        shown = value if isinstance(value, str) else json.dumps(value)
+        if name == "gemma4" and isinstance(value, str):
+            shown = f'<|"|>{value}<|"|>'
+        assert accepts(grammar, before + shown + after), value
+        parser = form.parser([tool], "")
+        made = told(joined([parser.push(before + shown + after), parser.flush()]))
+        assert made == [("go", {"kind": value})] and type(made[0][1]["kind"]) is type(value)
+    for other in others:
+        assert not accepts(grammar, before + other + after), other
+
+
+def test_a_tag_that_says_json_may_hold_a_text() -> None:
+    """A value of several kinds is JSON where the tag says so, its texts in quotes."""
+    schema = {"type": "object", "properties": {"kind": {"enum": ["auto", 5, None]}},
+              "required": ["kind"]}  # fmt: skip
+    tool = Tool("go", "", schema)
+    form = tools.find("deepseek_v32")
+    grammar = "start: calls\n" + form.grammar(Wanted([tool]))
+    for value in ("auto", 5, None):
+        text = (
+            f'<{DSML}function_calls>\n<{DSML}invoke name="go">\n<{DSML}parameter name="kind" '
+            f'string="false">{json.dumps(value)}</{DSML}parameter>\n</{DSML}invoke>\n'
+            f"</{DSML}function_calls>"
+        )
+        assert accepts(grammar, text)
+        parser = form.parser([tool], "")
+        assert told(joined([parser.push(text), parser.flush()])) == [("go", {"kind": value})]
 
 
 @pytest.mark.parametrize("name", sorted({*FORCED, "llama4_pythonic", "solar_open"}))

@@ -82,11 +82,9 @@ class _Rules:
 
     def _value(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
         """The Lark text of a value."""
-        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(choices, list) and choices:
-            return (
-                "(" + " | ".join(self._exact(each) for each in cast("list[object]", choices)) + ")"
-            )
+        only = typed.choices(schema)
+        if only is not None:
+            return "(" + " | ".join(self._exact(each) for each in only) + ")"
         words = {"string": "call_text", "integer": "CALL_INTEGER", "number": "CALL_NUMBER",
                  "boolean": '("true" | "false")', "null": '"null"'}  # fmt: skip
         ways: list[str] = []

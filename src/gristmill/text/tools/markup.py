@@ -217,7 +217,7 @@ class _Script:
         if _TEXTUAL.search(about):
             kinds = typed.TEXT
         elif _TYPED.search(about):
-            kinds = frozenset[str]()
+            kinds = typed.DATA
         if tags.cdata and (yield from reader.follows(_CDATA[0])):
             close, kinds = _CDATA[1], kinds or typed.TEXT
         if kinds == typed.TEXT:
@@ -322,12 +322,14 @@ class _Writer:
     def _argument(self, rule: str, key: str, schema: Mapping[str, Any]) -> str:
         tags = self._tags
         end = tags.key_end
+        attribute = tags.key_attribute(typed.kinds(schema))
         if tags.key.endswith('"'):
-            end = f'"{tags.key_attribute(typed.kinds(schema))}{end}'
+            end = f'"{attribute}{end}'
         line = "\n" if tags.lines else ""
         parts = [self.tag(tags.key), _text(key), self.tag(end), _text(tags.gaps[2])]
         parts += (self.tag(tags.value), _text(line), f"{rule}_text", _text(tags.gaps[3]))
-        ended = typed.ended(f"{rule}_text", schema, line, tags.value_end, self.tag)
+        told = bool(attribute)
+        ended = typed.ended(f"{rule}_text", schema, line, tags.value_end, self.tag, told)
         return f"{rule}: {' '.join(filter(None, parts))}\n{ended}"
 
 

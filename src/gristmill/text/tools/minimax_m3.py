@@ -193,8 +193,10 @@ def _written(
     if kinds and "string" not in kinds and not kinds & {"object", "array"}:
         made.append(typed.json_rule(f"{rule}_value", schema))
         return f"{rule}_value {mark} {close_}"
-    if kinds == typed.TEXT and isinstance(schema.get("enum"), list):
-        words = [json.dumps(each, ensure_ascii=False) for each in schema["enum"]]
+    only = typed.choices(schema)
+    if only is not None and "string" in kinds and not kinds & {"object", "array"}:
+        texts = (each if isinstance(each, str) else json.dumps(each) for each in only)
+        words = [json.dumps(each, ensure_ascii=False) for each in texts]
         return f"{any_of(words)} {mark} {close_}"
     return f"call_free {close_}"
 

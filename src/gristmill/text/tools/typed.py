@@ -17,6 +17,8 @@ _KINDS: tuple[tuple[type, str], ...] = (
 )  # fmt: skip
 TEXT = frozenset({"string"})
 """The kinds of what can only be a text."""
+DATA = frozenset({"array", "boolean", "integer", "null", "number", "object"})
+"""All others: of these, a text in quotes is JSON as well."""
 
 
 def kinds(schema: Mapping[str, object], depth: int = 0) -> frozenset[str]:
@@ -43,6 +45,27 @@ def kinds(schema: Mapping[str, object], depth: int = 0) -> frozenset[str]:
     if schema.get("nullable") is True:
         found.add("null")
     return frozenset(found)
+
+
+def choices(schema: Mapping[str, object], depth: int = 0) -> list[object] | None:
+    """The only values that a schema allows, where it lists them (in branches of it, too)."""
+    if isinstance(schema.get("enum"), list):
+        return cast("list[object]", schema["enum"]) or None
+    if "const" in schema:
+        return [schema["const"]]
+    found: list[object] = []
+    for key in ("anyOf", "oneOf"):
+        branches = schema.get(key)
+        for branch in cast("list[object]", branches) if isinstance(branches, list) else ():
+            inner = cast("dict[str, object]", branch) if isinstance(branch, dict) else {}
+            if inner.get("type") == "null":
+                some: list[object] | None = [None]
+            else:
+                some = choices(inner, depth + 1) if depth < _MAX_DEPTH else None
+            if some is None:
+                return None
+            found += some
+    return found or None
 
 
 def argument(tool: Tool | None, key: str) -> Mapping[str, Any]:
@@ -113,16 +136,28 @@ def _value(known: str) -> object:
 
 
 def ended(
-    name: str, schema: Mapping[str, Any], line: str, end: str, mark: Callable[[str], str]
+    name: str,
+    schema: Mapping[str, Any],
+    line: str,
+    end: str,
+    mark: Callable[[str], str],
+    told: bool = False,
 ) -> str:
-    """Lark rules that define ``name``: the text of a value, and the tag ``end`` after ``line``."""
+    """Lark rules that define ``name``: the text of a value, and the tag ``end`` after ``line``.
+
+    ``told``: the opening tag says whether the value is a text or JSON. Where it does not, what
+    may be a text stands there bare, for quotes would be its own.
+    """
     tail = json.dumps(line) + " " + mark(end) if line else mark(end)
-    if _plain(schema):
+    allowed = kinds(schema)
+    only = choices(schema)
+    bare = allowed == TEXT or (not told and "string" in allowed)
+    if only is not None and bare:
+        texts = (each if isinstance(each, str) else json.dumps(each) for each in only)
+        words = [json.dumps(each, ensure_ascii=False) for each in dict.fromkeys(texts)]
+        return f"{name}: ({' | '.join(words)}) {tail}\n"
+    if bare or not allowed:
         return free(name, line, end, mark)
-    if kinds(schema) == TEXT:
-        choices = cast("list[object]", schema.get("enum") or [schema.get("const")])
-        words = " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
-        return f"{name}: ({words}) {tail}\n"
     return f"{name}: {name}_value {tail}\n" + json_rule(f"{name}_value", schema)
 
 
@@ -136,10 +171,3 @@ def free(name: str, line: str, end: str, mark: Callable[[str], str]) -> str:
         start = f"{name}_start[suffix={json.dumps(border)}]: /(?s:.*)/\n"
         return f"{name}: {name}_start {token}{after}\n{start}"
     return f"{name}[suffix={json.dumps(line + end, ensure_ascii=False)}]: /(?s:.*)/\n"
-
-
-def _plain(schema: Mapping[str, Any]) -> bool:
-    """Whether a value is any text."""
-    allowed = kinds(schema)
-    free = "enum" not in schema and "const" not in schema
-    return not allowed or (free and allowed == TEXT)
