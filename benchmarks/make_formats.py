@@ -20,7 +20,8 @@ import numpy as np
 from make_models import FF, HEAD_DIM, HEADS, KV_HEADS, LAYERS, VOCAB, WIDTH, raw, write
 
 RNG = np.random.default_rng(0)
-NAMES = {"i4": "I32", "u4": "U32", "i1": "I8", "u1": "U8", "i8": "I64", "f2": "F16", "f4": "F32"}
+NAMES = {"i4": "I32", "u4": "U32", "i1": "I8", "u1": "U8", "i8": "I64", "f2": "F16", "f4": "F32",
+         "V1": "F8_E4M3"}  # fmt: skip
 
 Tensors = dict[str, np.ndarray]
 Writer = Callable[[int, int, int], Tensors]
@@ -69,6 +70,30 @@ def llm_int8(n: int, k: int, _: int) -> Tensors:
     codes = RNG.integers(-127, 128, (n, k), dtype=np.int8)
     absmax = RNG.random(n, np.float32) * 0.02 + 0.03
     return {"weight": codes, "SCB": absmax, "weight_format": np.zeros((), np.uint8)}
+
+
+def e4m3(*shape: int) -> np.ndarray:
+    """Values as those of weights lie: of a normal distribution, the largest near 448."""
+    codes = np.arange(127, dtype=np.int32)
+    table = np.where(codes < 8, codes / 8 * 2.0**-6, (1 + codes % 8 / 8) * 2.0 ** (codes // 8 - 7))
+    values = RNG.standard_normal(shape, dtype=np.float32) * np.float32(110)
+    magnitudes = np.searchsorted(table, np.minimum(np.abs(values), 448)).clip(0, 126)
+    return (magnitudes.astype(np.uint8) | (values < 0).astype(np.uint8) << 7).view("V1")
+
+
+def fp8(block: int) -> Writer:
+    def parts(n: int, k: int, _: int) -> Tensors:
+        if block:
+            grid = RNG.random((-(-n // block), -(-k // block)), np.float32) * 1e-5 + 1.8e-4
+            return {"weight": e4m3(n, k), "weight_scale_inv": grid}
+        return {"weight": e4m3(n, k), "weight_scale": RNG.random((n, 1), np.float32) * 1e-5 + 1e-4}
+
+    return parts
+
+
+def mxfp8(n: int, k: int, _: int) -> Tensors:
+    powers = RNG.integers(113, 116, (n, k // 32), dtype=np.uint8)
+    return {"weight": e4m3(n, k).view(np.uint32), "scales": powers}
 
 
 def mlx(bits: int, group: int) -> Writer:
@@ -120,6 +145,13 @@ FORMATS: Mapping[str, tuple[Writer, dict[str, Any], str]] = {
     "mlx-4": (mlx(4, 64), {"quantization": {"bits": 4, "group_size": 64}}, "q4_1"),
     "mlx-8": (mlx(8, 64), {"quantization": {"bits": 8, "group_size": 64}}, "q8_0"),
     "hqq-4": (hqq, method("hqq", quant_config={}), "q4_1+bf16"),
+    "fp8-128": (fp8(128), method("fp8", weight_block_size=[128, 128]), "q8_0+bf16"),
+    "fp8-channel": (
+        fp8(0),
+        compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
+        "q8_0+bf16",
+    ),
+    "mxfp8": (mxfp8, {"quantization": {"bits": 8, "group_size": 32, "mode": "mxfp8"}}, "q8_0"),
 }
 """Format → its writer, what its config says, the GGUF file it is compared with."""
 
@@ -149,7 +181,7 @@ def write_folder(folder: Path, form: str) -> None:
     def matrix(name: str, n: int, k: int, source: int) -> None:
         tensors.update({f"{name}.{part}": data for part, data in parts_of(n, k, source).items()})
 
-    if form.startswith("mlx"):
+    if "quantization" in said:  # MLX's
         matrix("model.embed_tokens", VOCAB, WIDTH, 0)
     else:
         tensors["model.embed_tokens.weight"] = bf16(VOCAB, WIDTH)

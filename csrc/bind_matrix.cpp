@@ -78,12 +78,13 @@ void bind_matrix(nb::module_& m) {
           "codec"_a, "rows"_a, "source"_a)
       .def(
           "append_codes",
-          [](Matrix& self, int rows, int bits, int group, int type, int beside) {
+          [](Matrix& self, int rows, int bits, int group, int type, int beside, int number) {
             if (type < 0 || type > 2 || beside < 0 || beside > 3) refuse("no such type of scales");
+            if (number < 0 || number > 2) refuse("no such numbers");
             nb::gil_scoped_release nogil;
-            self.append_codes(rows, bits, group, ScaleType(type), Beside(beside));
+            self.append_codes(rows, bits, group, ScaleType(type), Beside(beside), Number(number));
           },
-          "rows"_a, "bits"_a, "group"_a, "type"_a, "beside"_a)
+          "rows"_a, "bits"_a, "group"_a, "type"_a, "beside"_a, "number"_a = 0)
       .def("put_codes", &put_codes, "start"_a, "codes"_a, "scales"_a, "zeros"_a.none(),
            "others"_a.none(), "pool"_a)
       .def(

@@ -40,13 +40,14 @@ void Matrix::keep(CodecId codec, int rows, const uint8_t* source, size_t bytes,
   n_ += rows;
 }
 
-void Matrix::append_codes(int rows, int bits, int group, ScaleType type, Beside beside) {
+void Matrix::append_codes(int rows, int bits, int group, ScaleType type, Beside beside,
+                          Number number) {
   if (rows <= 0 || k_ <= 0 || k_ % 32 != 0)
     throw std::invalid_argument("rows or columns do not fit");
   if (!packed()) throw std::invalid_argument("rows are packed or kept, not both");
   if (group <= 0 || (group % 32 != 0 && group < k_))
     throw std::invalid_argument("a group is no multiple of 32 columns");
-  CodecId codec = grouped_codec(bits, beside);
+  CodecId codec = grouped_codec(bits, beside, number);
   if (codec == CodecId::count) throw std::invalid_argument("no codes have so many bits");
   Grouping grouping{group >= k_ ? k_ / 32 : group / 32, type, beside};
   size_t tile_bytes = packed_tile_bytes(codec, k_, grouping);

@@ -36,7 +36,7 @@ class Matrix {
   bool packed() const { return owners_.empty(); }
   // Makes room for `rows` rows of codes, a scale for every `group` columns. Throws
   // std::invalid_argument.
-  void append_codes(int rows, int bits, int group, ScaleType type, Beside beside);
+  void append_codes(int rows, int bits, int group, ScaleType type, Beside beside, Number number);
   // Packs rows of what append_codes has made last; the caller has checked their sizes.
   void put_codes(const CodeRows& source, Pool& pool);
   // Of what append_codes has made last; throws std::invalid_argument if it has not.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fp8.h"
 #include "groups.h"
 #include "scales.h"
 #include "values.h"
@@ -40,6 +41,16 @@ struct Grouped {
   static constexpr int kGranule = 32;
   static constexpr bool kGrouped = true;
   static size_t values_bytes(int k) { return Quantised<V, HalfScale>::values_bytes(k); }
+};
+
+// The same with codes that are floats; they meet activations that are floats as well.
+template <class V>
+struct GroupedFloats {
+  using Values = V;
+  static constexpr Act kAct = isa::kDotBf16 ? Act::bf16 : Act::f32;
+  static constexpr int kGranule = 32;
+  static constexpr bool kGrouped = true, kFloats = true;
+  static size_t values_bytes(int k) { return (size_t(k) / 32 * V::kBytes + 63) / 64 * 64; }
 };
 
 // kLanes rows of one k (f32, f16) or of two k (bf16) lie together.
@@ -93,6 +104,9 @@ using Codes5Low = Grouped<Bits5<0>, true>;
 using Codes6Low = Grouped<Bits6<0>, true>;
 using Codes8Low = Grouped<Bits8, true>;
 
+using F8E4m3 = GroupedFloats<Fp8<E4m3>>;
+using F8E5m2 = GroupedFloats<Fp8<E5m2>>;
+
 // Every codec: X(type, name). The order numbers them (CodecId).
 #define GM_FLOAT_CODECS(X) X(F32Codec, f32) X(F16Codec, f16) X(Bf16Codec, bf16)
 #define GM_QUANTISED_CODECS(X) \
@@ -114,7 +128,8 @@ using Codes8Low = Grouped<Bits8, true>;
   X(Codes2Low, codes2_low)   \
   X(Codes3Low, codes3_low)   \
   X(Codes4Low, codes4_low)   \
-  X(Codes5Low, codes5_low) X(Codes6Low, codes6_low) X(Codes8Low, codes8_low)
+  X(Codes5Low, codes5_low)   \
+  X(Codes6Low, codes6_low) X(Codes8Low, codes8_low) X(F8E4m3, f8_e4m3) X(F8E5m2, f8_e5m2)
 // Those that blocks of a file pack into, and all.
 #define GM_FILE_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
 #define GM_CODECS(X) GM_FILE_CODECS(X) GM_GROUPED_CODECS(X)
@@ -146,6 +161,9 @@ constexpr bool kIsQuantised = requires { typename C::Values; };
 
 template <class C>
 constexpr bool kIsGrouped = requires { C::kGrouped; };
+
+template <class C>
+constexpr bool kIsFloats = requires { C::kFloats; };
 
 template <class C>
 size_t tile_values_bytes(int k) {

@@ -16,6 +16,8 @@
 
 namespace gm::inline GM_ISA {
 
+// What the codes are: whole numbers, or floats of 8 bits (OCP 8-bit floating point, 2023).
+enum class Number : uint8_t { whole = 0, e4m3 = 1, e5m2 = 2 };
 enum class ScaleType : uint8_t { f16 = 0, bf16 = 1, f32 = 2 };
 // What lies beside a group's scale: nothing, a zero of one byte, or a lowest value or a zero of
 // the scale's type.

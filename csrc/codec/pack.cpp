@@ -141,7 +141,11 @@ bool pack_codes(const Segment& s, const CodeRows& source, int begin, int end) {
   });
 }
 
-CodecId grouped_codec(int bits, Beside beside) {
+CodecId grouped_codec(int bits, Beside beside, Number number) {
+  if (number != Number::whole) {
+    if (bits != 8 || beside != Beside::nothing) return CodecId::count;
+    return number == Number::e4m3 ? CodecId::f8_e4m3 : CodecId::f8_e5m2;
+  }
   const bool low = beside != Beside::nothing;
   switch (bits) {
     case 2:

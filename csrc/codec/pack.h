@@ -29,6 +29,6 @@ struct CodeRows {
 // Packs rows [begin, end) of them. False if the segment's type does not hold a number exactly.
 bool pack_codes(const Segment& segment, const CodeRows& source, int begin, int end);
 // The codec of grouped codes of so many bits; `count` if there is none.
-CodecId grouped_codec(int bits, Beside beside);
+CodecId grouped_codec(int bits, Beside beside, Number number = Number::whole);
 
 }  // namespace gm::inline GM_ISA

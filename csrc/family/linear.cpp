@@ -131,16 +131,20 @@ void decode_grouped_row(const Segment& s, const uint8_t* tile, int lane, float* 
   const uint8_t *values = tile, *head = tile + C::values_bytes(s.k);
   for (int b = 0; b < s.k / 32; b++, values += V::kBytes) {
     if (b > 0 && b % g.blocks == 0) head += g.bytes();
-    const uint8_t* others = g.others(head);
-    float scale = g.get(head, lane), zero = 0.0f, low = 0.0f;
-    int codes[32];
-    if (g.beside == Beside::zeros) zero = float(others[lane]);
-    if (g.beside == Beside::float_zeros) zero = g.get(others, lane);
-    if (g.beside == Beside::lows) low = g.get(others, lane);
-    read_codes<V>(values, lane, codes);
-    // Codes of 8 bits come less 128.
-    constexpr int kCentre = C::Scales::kLow && V::kWide ? 128 : 0;
-    for (int code : codes) *out++ = scale * (float(code + kCentre) - zero) + low;
+    if constexpr (kIsFloats<C>) {
+      for (int i = 0; i < 32; i++) *out++ = g.get(head, lane) * V::value(values, lane, i);
+    } else {
+      const uint8_t* others = g.others(head);
+      float scale = g.get(head, lane), zero = 0.0f, low = 0.0f;
+      int codes[32];
+      if (g.beside == Beside::zeros) zero = float(others[lane]);
+      if (g.beside == Beside::float_zeros) zero = g.get(others, lane);
+      if (g.beside == Beside::lows) low = g.get(others, lane);
+      read_codes<V>(values, lane, codes);
+      // Codes of 8 bits come less 128.
+      constexpr int kCentre = C::Scales::kLow && V::kWide ? 128 : 0;
+      for (int code : codes) *out++ = scale * (float(code + kCentre) - zero) + low;
+    }
   }
 }
 

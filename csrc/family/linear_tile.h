@@ -116,6 +116,82 @@ struct GroupedTile {
   }
 };
 
+// Floats of 8 bits in groups: sums of a group as floats, then one multiply-add with its scale.
+template <class C, int MR>
+struct SmallFloatTile {
+  using V = typename C::Values;
+
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, const Segment& s, ptrdiff_t ahead) {
+    const uint8_t* values = tile;
+    const uint8_t* scales = tile + C::values_bytes(s.k);
+    for (int left = s.k / 32; left > 0; left -= s.grouping.blocks) {
+      const int blocks = left < s.grouping.blocks ? left : s.grouping.blocks;
+      isa::F part[MR];
+      unroll<MR>([&]<int M>() { part[M] = isa::zero(); });
+      group(part, values, panel, blocks, ahead);
+      const isa::F scale = isa::mul(s.grouping.load(scales), isa::set1(V::kUnit));
+      unroll<MR>([&]<int M>() { acc[M] = isa::fma(part[M], scale, acc[M]); });
+      values += blocks * V::kBytes;
+      scales += s.grouping.bytes();
+      panel += size_t(blocks) * (C::kAct == Act::f32 ? 32 : 16) * MR * 4;
+    }
+  }
+
+  // bfloat16: a chain of sums a row, for which there are registers at any MR.
+  [[gnu::always_inline]] static void group(isa::F (&part)[MR], const uint8_t* values,
+                                           const uint8_t* panel, int blocks, ptrdiff_t ahead)
+    requires(C::kAct == Act::bf16)
+  {
+    for (int b = 0; b < blocks; b++) {
+      prefetch<V::kBytes>(values + ahead);
+      unroll<8>([&]<int J>() __attribute__((always_inline)) {
+        const isa::I8 first = V::template pairs<J, false>(values);
+        const isa::I8 second = V::template pairs<J, true>(values);
+        unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+          part[M] = isa::dot_bf16(part[M], first, panel + (2 * J * MR + M) * 4);
+        });
+        unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+          part[M] = isa::dot_bf16(part[M], second, panel + ((2 * J + 1) * MR + M) * 4);
+        });
+      });
+      values += V::kBytes;
+      panel += 16 * MR * 4;
+    }
+  }
+
+  // float32: even and odd k are summed apart.
+  [[gnu::always_inline]] static void group(isa::F (&part)[MR], const uint8_t* values,
+                                           const uint8_t* panel, int blocks, ptrdiff_t ahead)
+    requires(C::kAct == Act::f32)
+  {
+    isa::F odd[MR];
+    unroll<MR>([&]<int M>() { odd[M] = isa::zero(); });
+    const float* a = reinterpret_cast<const float*>(panel);
+    for (int b = 0; b < blocks; b++) {
+      prefetch<V::kBytes>(values + ahead);
+      unroll<8>([&]<int J>() __attribute__((always_inline)) {
+        pair(part, odd, V::template halves<J, false>(values), a + 4 * J * MR);
+        pair(part, odd, V::template halves<J, true>(values), a + (4 * J + 2) * MR);
+      });
+      values += V::kBytes;
+      a += 32 * MR;
+    }
+    unroll<MR>([&]<int M>() { part[M] = isa::add(part[M], odd[M]); });
+  }
+
+  [[gnu::always_inline]] static void pair(isa::F (&even)[MR], isa::F (&odd)[MR], isa::I8 w,
+                                          const float* a) {
+    const isa::F w0 = isa::even_f16(w), w1 = isa::odd_f16(w);
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      even[M] = isa::fma(w0, isa::set1(a[M]), even[M]);
+    });
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      odd[M] = isa::fma(w1, isa::set1(a[MR + M]), odd[M]);
+    });
+  }
+};
+
 // Even and odd k are summed apart, so that two chains of multiply-adds run at once.
 template <class C, int MR>
 struct FloatTile {
@@ -190,7 +266,9 @@ void run_tiles(const TileCall& call) {
     const ptrdiff_t ahead = t + 1 < call.last ? ptrdiff_t(s.tile_bytes) : 0;
     isa::F acc[MR];
     unroll<MR>([&]<int M>() { acc[M] = isa::zero(); });
-    if constexpr (kIsGrouped<C>)
+    if constexpr (kIsFloats<C>)
+      SmallFloatTile<C, MR>::sum(acc, tile, call.panel, s, ahead);
+    else if constexpr (kIsGrouped<C>)
       GroupedTile<C, MR>::sum(acc, tile, call.panel, s, ahead);
     else if constexpr (kIsQuantised<C>)
       QuantisedTile<C, MR>::sum(acc, tile, call.panel, s.k, ahead);

@@ -101,6 +101,36 @@ inline I8 load_table(const void* p16) {
 }
 inline I8 lookup(I8 table, I8 a) { return _mm256_shuffle_epi8(table, a); }
 
+// Two numbers of 16 bits a lane.
+inline I8 set1_u16(uint16_t x) { return _mm256_set1_epi16(static_cast<short>(x)); }
+template <int N>
+inline I8 shr_u16(I8 a) {
+  return _mm256_srli_epi16(a, N);
+}
+template <int N>
+inline I8 shl_u16(I8 a) {
+  return _mm256_slli_epi16(a, N);
+}
+// Eight numbers.
+inline I8 load_table_u16(const uint16_t* p8) { return load_table(p8); }
+// (a & mask) | c
+inline I8 and_or(I8 a, I8 mask, I8 c) { return or_i8(and_i8(a, mask), c); }
+// table[a % 8] where x & mask is 0, else `other`: looked up by bytes.
+inline I8 lookup_where_zero_u16(I8 x, I8 mask, I8 table, I8 a, I8 other) {
+  __m256i low = _mm256_slli_epi16(_mm256_and_si256(a, set1_u16(7)), 1);
+  __m256i both = _mm256_or_si256(low, _mm256_slli_epi16(low, 8));
+  __m256i found = _mm256_shuffle_epi8(table, _mm256_or_si256(both, set1_u16(0x0100)));
+  __m256i none = _mm256_cmpeq_epi16(_mm256_and_si256(x, mask), _mm256_setzero_si256());
+  return _mm256_blendv_epi8(other, found, none);
+}
+// The even and odd half of each pair, widened.
+inline F even_f16(I8 w) {
+  __m256i x = _mm256_and_si256(w, _mm256_set1_epi32(0xffff));
+  x = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(x));
+}
+inline F odd_f16(I8 w) { return even_f16(_mm256_srli_epi32(w, 16)); }
+
 inline I32 load1_i32(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);

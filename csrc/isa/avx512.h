@@ -92,6 +92,29 @@ inline I8 load_table(const void* p16) {
 }
 inline I8 lookup(I8 table, I8 a) { return _mm512_shuffle_epi8(table, a); }
 
+// Two numbers of 16 bits a lane.
+inline I8 set1_u16(uint16_t x) { return _mm512_set1_epi16(static_cast<short>(x)); }
+template <int N>
+inline I8 shr_u16(I8 a) {
+  return _mm512_srli_epi16(a, N);
+}
+template <int N>
+inline I8 shl_u16(I8 a) {
+  return _mm512_slli_epi16(a, N);
+}
+// Eight numbers.
+inline I8 load_table_u16(const uint16_t* p8) { return load_table(p8); }
+// (a & mask) | c
+inline I8 and_or(I8 a, I8 mask, I8 c) { return _mm512_ternarylogic_epi64(a, mask, c, 0xea); }
+// table[a % 8] where x & mask is 0, else `other`. The table lies four times in the vector, of
+// whose places the lowest five bits name one.
+inline I8 lookup_where_zero_u16(I8 x, I8 mask, I8 table, I8 a, I8 other) {
+  return _mm512_mask_permutexvar_epi16(other, _mm512_testn_epi16_mask(x, mask), a, table);
+}
+// The even and odd half of each pair, widened.
+inline F even_f16(I8 w) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(w)); }
+inline F odd_f16(I8 w) { return even_f16(_mm512_srli_epi32(w, 16)); }
+
 inline I32 load1_i32(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);

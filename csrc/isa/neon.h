@@ -114,6 +114,37 @@ inline I8 shl_i8(I8 a) {
 inline I8 load_table(const void* p16) { return load_i8(p16); }
 inline I8 lookup(I8 table, I8 a) { return vqtbl1q_s8(table, vreinterpretq_u8_s8(a)); }
 
+// Two numbers of 16 bits a lane.
+inline uint16x8_t as_u16(I8 a) { return vreinterpretq_u16_s8(a); }
+inline I8 set1_u16(uint16_t x) { return vreinterpretq_s8_u16(vdupq_n_u16(x)); }
+template <int N>
+inline I8 shr_u16(I8 a) {
+  return vreinterpretq_s8_u16(vshrq_n_u16(as_u16(a), N));
+}
+template <int N>
+inline I8 shl_u16(I8 a) {
+  return vreinterpretq_s8_u16(vshlq_n_u16(as_u16(a), N));
+}
+// Eight numbers.
+inline I8 load_table_u16(const uint16_t* p8) { return load_i8(p8); }
+// (a & mask) | c
+inline I8 and_or(I8 a, I8 mask, I8 c) { return vorrq_s8(vandq_s8(a, mask), c); }
+// table[a % 8] where x & mask is 0, else `other`: looked up by bytes.
+inline I8 lookup_where_zero_u16(I8 x, I8 mask, I8 table, I8 a, I8 other) {
+  uint16x8_t low = vshlq_n_u16(vandq_u16(as_u16(a), vdupq_n_u16(7)), 1);
+  uint16x8_t both = vaddq_u16(vsliq_n_u16(low, low, 8), vdupq_n_u16(0x0100));
+  uint16x8_t found = vreinterpretq_u16_s8(vqtbl1q_s8(table, vreinterpretq_u8_u16(both)));
+  uint16x8_t some = vtstq_u16(as_u16(x), as_u16(mask));
+  return vreinterpretq_s8_u16(vbslq_u16(some, as_u16(other), found));
+}
+// The even and odd half of each pair, widened.
+inline F even_f16(I8 w) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_s8(w))));
+}
+inline F odd_f16(I8 w) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(vreinterpretq_u32_s8(w), 16)));
+}
+
 inline I32 load1_i32(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);

@@ -144,6 +144,48 @@ inline I8 lookup(I8 table, I8 a) {
   return each_i8([&](int i) { return table.v[a.v[i] & 15]; });
 }
 
+inline uint16_t half_at(I8 a, int i) { return uint16_t(a.v[2 * i] | a.v[2 * i + 1] << 8); }
+template <class Fn>
+inline I8 each_u16(Fn fn) {
+  I8 r;
+  for (int i = 0; i < kLanes * 2; i++) {
+    const unsigned x = unsigned(fn(i));
+    r.v[2 * i] = static_cast<uint8_t>(x);
+    r.v[2 * i + 1] = static_cast<uint8_t>(x >> 8);
+  }
+  return r;
+}
+// Two numbers of 16 bits a lane.
+inline I8 set1_u16(uint16_t x) {
+  return each_u16([&](int) { return x; });
+}
+template <int N>
+inline I8 shr_u16(I8 a) {
+  return each_u16([&](int i) { return half_at(a, i) >> N; });
+}
+template <int N>
+inline I8 shl_u16(I8 a) {
+  return each_u16([&](int i) { return half_at(a, i) << N; });
+}
+// Eight numbers.
+inline I8 load_table_u16(const uint16_t* p8) {
+  return each_u16([&](int i) { return p8[i % 8]; });
+}
+// (a & mask) | c
+inline I8 and_or(I8 a, I8 mask, I8 c) { return or_i8(and_i8(a, mask), c); }
+// table[a % 8] where x & mask is 0, else `other`
+inline I8 lookup_where_zero_u16(I8 x, I8 mask, I8 table, I8 a, I8 other) {
+  return each_u16([&](int i) {
+    return half_at(x, i) & half_at(mask, i) ? half_at(other, i) : half_at(table, half_at(a, i) & 7);
+  });
+}
+inline F even_f16(I8 w) {
+  return each([&](int i) { return half_to_float(half_at(w, 2 * i)); });
+}
+inline F odd_f16(I8 w) {
+  return each([&](int i) { return half_to_float(half_at(w, 2 * i + 1)); });
+}
+
 inline I32 load1_i32(const void* p) {
   int32_t x;
   std::memcpy(&x, p, 4);

@@ -80,6 +80,15 @@ inline double e2m1_value(int code) {
   return code & 8 ? -values[code & 7] : values[code & 7];
 }
 
+// A float of 8 bits: `exponent` bits of it biased by `bias`.
+inline double small_float(int code, int exponent, int bias) {
+  const int fraction = 7 - exponent, m = code & ((1 << fraction) - 1);
+  const int e = code >> fraction & ((1 << exponent) - 1);
+  const double x = e == 0 ? std::ldexp(m, 1 - bias - fraction)
+                          : std::ldexp(m + (1 << fraction), e - bias - fraction);
+  return code & 128 ? -x : x;
+}
+
 // 6-bit scale and minimum number i of the 12 bytes of Q4_K and Q5_K.
 inline void scale_and_minimum(const uint8_t* s, int i, int& scale, int& minimum) {
   if (i < 4) {

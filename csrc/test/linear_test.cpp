@@ -50,9 +50,12 @@ struct Kind {
   int bits = 0, group = 0;
   ScaleType type = ScaleType::f16;
   Beside beside = Beside::nothing;
+  Number number = Number::whole;
   Kind(CodecId c) : codec(c) {}
   Kind(int b, int g, ScaleType t, Beside with)
       : codec(grouped_codec(b, with)), bits(b), group(g), type(t), beside(with) {}
+  Kind(Number what, int g, ScaleType t)
+      : codec(grouped_codec(8, Beside::nothing, what)), bits(8), group(g), type(t), number(what) {}
   int unit() const { return bits ? 32 : granule(codec); }
 };
 
@@ -105,7 +108,15 @@ struct Matrix {
 
   void pack_groups(int out0, Random& random, bool extreme) {
     const int groups = (k + kind.group - 1) / kind.group, most = (1 << kind.bits) - 1;
-    auto code = [&] { return uint8_t(extreme ? random.below(2) * most : random.below(most + 1)); };
+    // Floats: the largest there are and the smallest, which have no exponent; none is infinite.
+    const int ends[] = {0, 1, 7, 0x80, 0x83, 0x7e, 0xfe, 0x7b, 0xfb};
+    auto code = [&] {
+      if (kind.number == Number::whole)
+        return uint8_t(extreme ? random.below(2) * most : random.below(most + 1));
+      const int c = extreme ? ends[random.below(9)] : random.below(256);
+      const int last = kind.number == Number::e4m3 ? 0x7e : 0x7b;
+      return uint8_t((c & 127) > last ? (c & 128) | last : c);
+    };
     std::vector<uint8_t> codes(size_t(rows * k)), zeros(size_t(rows * groups));
     std::vector<float> scales(zeros.size()), others(zeros.size());
     const bool low = kind.beside == Beside::lows;
@@ -123,7 +134,10 @@ struct Matrix {
         const size_t at = size_t(r * groups + i / kind.group);
         const double s = double(scales[at]), q = codes[size_t(r * k + i)];
         const double half = kind.bits == 8 ? 128 : 0;  // as the kernels part them
-        if (kind.beside == Beside::nothing)
+        if (kind.number != Number::whole)
+          values.push_back({s * (kind.number == Number::e4m3 ? test::small_float(int(q), 4, 7)
+                                                             : test::small_float(int(q), 5, 15))});
+        else if (kind.beside == Beside::nothing)
           values.push_back({s * (q - (1 << (kind.bits - 1))), 0});
         else if (low)
           values.push_back({s * (q - half), double(others[at]) + half * s});
@@ -369,6 +383,21 @@ void check_groups(int bits) {
     }
 }
 
+// Floats of 8 bits, with every type of scales and the groups of above.
+void check_floats(Number number) {
+  Random random(300 + uint64_t(number));
+  const int groups[] = {32, 64, 96, 128, 4096};
+  for (auto type : {ScaleType::f16, ScaleType::bf16, ScaleType::f32})
+    for (int group : groups) {
+      Kind kind(number, group, type);
+      check_shape(kind, CodecId::count, 1 + random.below(2 * kLanes + 3),
+                  32 * (1 + random.below(9)), false, random);
+      if (test::quick) continue;
+      check_shape(kind, type == ScaleType::f16 ? CodecId::q4_0 : CodecId::bf16, kLanes + 1, 160,
+                  true, random);
+    }
+}
+
 // A tall matrix and many workers: every group of tiles is taken exactly once.
 void tall() {
   Random random(5);
@@ -399,6 +428,8 @@ int main(int argc, char** argv) {
   for (int bits : {2, 3, 4, 5, 6, 8})
     test::run(("groups of codes of " + std::to_string(bits) + " bits").c_str(),
               [&] { check_groups(bits); });
+  test::run("floats of 8 bits, e4m3", [] { check_floats(Number::e4m3); });
+  test::run("floats of 8 bits, e5m2", [] { check_floats(Number::e5m2); });
   test::run("a tall matrix", tall);
   test::run("no rows at all", nothing);
   return test::result();

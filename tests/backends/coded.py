@@ -1,4 +1,4 @@
-"""Random composites of every family that has whole-number codes."""
+"""Random composites of every family that has a native layout."""
 
 from __future__ import annotations
 
@@ -131,6 +131,23 @@ def mxfp4(n: int, k: int, rng: Rng, low: int = 118, high: int = 130) -> RawTenso
     return RawTensor("w", "mxfp4_hf", (n, k), _EMPTY, parts, {})
 
 
+def fp8(
+    n: int, k: int, rng: Rng, block: tuple[int, int], scales: str = "f32", form: str = "f8_e4m3"
+) -> RawTensor:
+    """Eight-bit floats, finite; block sizes of 0 are the whole matrix. u32: as MLX has them."""
+    codes = rng.integers(0, 256, (n, k), np.uint8)
+    last = 0x7B if form == "f8_e5m2" else 0x7E
+    codes = np.where(codes & 0x7F > last, codes - np.uint8(8), codes)
+    grid = -(-n // (block[0] or n)), -(-k // (block[1] or k))
+    powers = part("u8", rng.integers(118, 130, grid, np.uint8))
+    parts = {
+        "codes": part(form, codes.view(np.uint32) if form == "u32" else codes),
+        "scales": powers if scales == "u8" else numbers(scales, _scales(rng, *grid)),
+    }
+    settings = {"block_rows": block[0], "block_columns": block[1]}
+    return RawTensor("w", "fp8", (n, k), _EMPTY, parts, settings)
+
+
 Maker = Callable[[Rng], RawTensor]
 
 NATIVE: dict[str, Maker] = {
@@ -158,13 +175,21 @@ NATIVE: dict[str, Maker] = {
 CODEBOOKS: dict[str, Maker] = {
     "mxfp4": lambda r: mxfp4(37, 224, r),
     "mxfp4, the least scales": lambda r: mxfp4(16, 64, r, 0, 3),
+    "fp8, a scale for all": lambda r: fp8(37, 96, r, (0, 0)),
+    "fp8, by channel": lambda r: fp8(21, 160, r, (1, 0), "bf16"),
+    "fp8, blocks": lambda r: fp8(72, 352, r, (32, 128)),
+    "fp8, blocks of f16 scales": lambda r: fp8(33, 64, r, (16, 32), "f16"),
+    "fp8, e5m2": lambda r: fp8(33, 96, r, (1, 0), "f32", "f8_e5m2"),
+    "mxfp8": lambda r: fp8(19, 224, r, (1, 32), "u8", "u32"),
 }
-"""One of each kind of codebook that has a native layout."""
+"""One of each kind of codes that stand for values of a table, or are floats."""
 
 DECODED: dict[str, Maker] = {
     "gptq, groups of 16": lambda r: gptq(32, 64, r, 4, 16),
     "packed, K odd": lambda r: packed(7, 45, r, 4, 15, True, "f16"),
     "packed, groups of 48": lambda r: packed(7, 96, r, 4, 48, False, "f16"),
+    "fp8, blocks of 48": lambda r: fp8(7, 96, r, (1, 48)),
+    "fp8, K odd": lambda r: fp8(7, 45, r, (0, 0)),
     "hqq by columns": lambda r: hqq(24, 64, r, 4, 32, axis=0),
 }
 """Codes that have none: they become floats."""

@@ -1,4 +1,4 @@
-"""Codes in groups (AWQ, GPTQ, compressed-tensors, MLX, HQQ, int8) in their native layouts."""
+"""Codes in groups (AWQ, GPTQ, compressed-tensors, MLX, HQQ, int8, fp8) in their native layouts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from gristmill import quant
 from gristmill.backends.cpu.weights import CpuMatrix, decode_row
 from gristmill.backends.ops import Ops, Weight, X
+from gristmill.errors import FormatError
 from gristmill.types import RawTensor
 
 from . import coded
@@ -121,6 +122,10 @@ def test_memory(best: str) -> None:
         *(coded.mlx(n, k, rng, bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)),
         *(coded.hqq(n, k, rng, bits, 64) for bits in (2, 4, 8)),
         coded.mxfp4(n, k, rng),
+        coded.fp8(n, k, rng, (0, 0)),
+        coded.fp8(n, k, rng, (1, 0)),
+        coded.fp8(n, k, rng, (128, 128)),
+        coded.fp8(n, k, rng, (1, 32), "u8", "u32"),
     ]
     with opened(1) as backend:
         for tensor in usual:
@@ -226,3 +231,14 @@ def test_orders_are_checked(best: str) -> None:
         for rows, bits, group in ((0, 4, 32), (4, 7, 32), (4, 4, 48), (4, 4, 0)):
             with pytest.raises(ValueError, match=r"fit|bits|multiple"):
                 native.append_codes(rows, bits, group, 0, 0)
+
+
+@pytest.mark.parametrize(("form", "code"), [("f8_e4m3", 0xFF), ("f8_e5m2", 0x7C), ("u32", 0x7F)])
+def test_floats_that_are_none_are_refused(form: str, code: int, best: str) -> None:
+    tensor = coded.fp8(16, 64, np.random.default_rng(9), (1, 0), "f32", form)
+    raw_codes = bytearray(tensor.parts["codes"].data)
+    raw_codes[700] = code
+    codes = replace(tensor.parts["codes"], data=memoryview(bytes(raw_codes)))
+    broken = replace(tensor, parts={**tensor.parts, "codes": codes})
+    with opened(1) as backend, pytest.raises(FormatError, match=r"'w' in fp8 .* no numbers"):
+        backend.pack(wanted(broken), {"w": broken})

@@ -2,12 +2,13 @@
 
 A family's module gives ``check`` (every part's type and shape) and one of two readings of rows:
 
-- ``codes``: whole-number codes with scales by groups of columns. What native layouts are packed
-  from, without loss: w[n, k] = scale[n, g] · (code[n, k] − zero[n, g]) + low[n, g], g = k // group.
+- ``codes``: codes with scales by groups of columns. What native layouts are packed from, without
+  loss: w[n, k] = scale[n, g] · (code[n, k] − zero[n, g]) + low[n, g], g = k // group. A code is a
+  whole number, or the float that its eight bits are.
 - ``values``: float32, for encodings that are tables of values.
 
-``decode`` of the whole follows from either: it is the specification, compared in the tests with
-the format's own library. A family with both (HQQ) has ``codes`` for some of its tensors only.
+``decode`` of the whole follows from either, ``values`` first: it is the specification, compared in
+the tests with the format's own library.
 
 A cut (``cut``, ``deal``) copies nothing: it is noted in the settings ``stored_rows`` and
 ``first_row``, or in the part ``row_order``, and a family sees the whole matrix and stored rows.
@@ -24,11 +25,12 @@ import numpy.typing as npt
 
 from gristmill.errors import FormatError
 from gristmill.quant.encoding import F32, U8, Encoding
-from gristmill.quant.floats import ENCODINGS
+from gristmill.quant.floats import E4M3, E5M2, ENCODINGS
 from gristmill.types import RawTensor
 
 I32 = npt.NDArray[np.int32]
 ScaleType = Literal["f16", "bf16", "f32"]
+Number = Literal["whole", "e4m3", "e5m2"]
 Zero = U8 | npt.NDArray[np.uint16] | F32 | int
 
 CHUNK = 1 << 20
@@ -44,6 +46,7 @@ class Codes:
     may reach 2^bits, 256 with 8 bits (uint16); or float32, exact in ``scale_type``. low: float32
     of the same shape, exact in ``scale_type``, or None.
     order: int32 (K), the input feature that each stored column belongs to; None: its own.
+    number: what a code is; floats are finite, and have no zero nor low.
     """
 
     code: U8
@@ -54,6 +57,7 @@ class Codes:
     zero: Zero = 0
     low: F32 | None = None
     order: I32 | None = None
+    number: Number = "whole"
 
     def values(self) -> F32:
         """The weights, float32 (n, K), columns by input feature."""
@@ -62,7 +66,8 @@ class Codes:
         with np.errstate(all="ignore"):
             # (Whole numbers so small are exact in float32.)
             zero = np.float32(self.zero) if isinstance(self.zero, int) else self.zero[:, groups]
-            out = (self.code.astype(np.float32) - zero) * self.scale[:, groups]
+            codes = self.code.astype(np.float32) if self.number == "whole" else self._floats()
+            out = (codes - zero) * self.scale[:, groups]
             if self.low is not None:
                 out += self.low[:, groups]
         if self.order is not None:
@@ -70,6 +75,9 @@ class Codes:
             placed[:, self.order] = out
             return placed
         return out
+
+    def _floats(self) -> F32:
+        return (E4M3 if self.number == "e4m3" else E5M2)[self.code]
 
     def picked(self, rows: I32) -> Codes:
         """Some of the rows, in the order given."""

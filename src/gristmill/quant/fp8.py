@@ -15,13 +15,25 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.errors import FormatError
-from gristmill.quant.composite import FLOATS, Composite, finite, floats, part, setting
-from gristmill.quant.encoding import F32
-from gristmill.quant.floats import E4M3
+from gristmill.quant.composite import (
+    FLOATS,
+    Codes,
+    Composite,
+    Number,
+    finite,
+    floats,
+    part,
+    scale_type,
+    setting,
+)
+from gristmill.quant.encoding import F32, U8
+from gristmill.quant.floats import E4M3, E5M2
 from gristmill.types import RawTensor
 
-_E5M2 = (np.arange(256, dtype=np.uint16) << 8).view("<f2").astype(np.float32)
 _MOST = 1 << 31
+_POWERS = ("u8", "f8_e8m0")
+_NONE: dict[Number, int] = {"e4m3": 0x7F, "e5m2": 0x7C}
+"""The first magnitude that is infinite or NaN."""
 
 
 def _blocks(tensor: RawTensor) -> tuple[int, int]:
@@ -57,15 +69,43 @@ def _check(tensor: RawTensor) -> None:
 
 
 def _values(tensor: RawTensor, start: int, stop: int) -> F32:
-    n, k = tensor.shape
-    codes, scales = part(tensor, "codes"), part(tensor, "scales")
-    rows, columns = _blocks(tensor)
-    raw = np.frombuffer(codes.data, np.uint8).reshape(n, k)[start:stop]
-    out = (_E5M2 if codes.encoding == "f8_e5m2" else E4M3)[raw]
-    scale = exponents(scales) if scales.encoding in ("u8", "f8_e8m0") else floats(scales)
-    grid = finite(tensor, "scales", scale.reshape(-(-n // rows), -(-k // columns)))
-    out *= grid[np.arange(start, stop) // rows][:, np.arange(k) // columns]
+    k = tensor.shape[1]
+    codes, scales = part(tensor, "codes"), _scales(tensor, start, stop)
+    out = (E5M2 if codes.encoding == "f8_e5m2" else E4M3)[_raw(tensor, start, stop)]
+    out *= scales[:, np.arange(k) // _blocks(tensor)[1]]
     return out
+
+
+def _raw(tensor: RawTensor, start: int, stop: int) -> U8:
+    return np.frombuffer(part(tensor, "codes").data, np.uint8).reshape(tensor.shape)[start:stop]
+
+
+def _scales(tensor: RawTensor, start: int, stop: int) -> F32:
+    """Of rows [start, stop), by groups of columns."""
+    (n, k), scales = tensor.shape, part(tensor, "scales")
+    rows, columns = _blocks(tensor)
+    scale = exponents(scales) if scales.encoding in _POWERS else floats(scales)
+    grid = finite(tensor, "scales", scale.reshape(-(-n // rows), -(-k // columns)))
+    return grid[np.arange(start, stop) // rows]
+
+
+def _codes(tensor: RawTensor, start: int, stop: int) -> Codes:
+    raw = _raw(tensor, start, stop)
+    number: Number = "e5m2" if part(tensor, "codes").encoding == "f8_e5m2" else "e4m3"
+    if ((raw & 0x7F) >= _NONE[number]).any():
+        raise FormatError(
+            f"Tensor '{tensor.name}' in {tensor.encoding} has codes that are no numbers."
+        )
+    stored = part(tensor, "scales").encoding
+    powers = stored in _POWERS  # which bfloat16 holds, the smallest too
+    return Codes(
+        raw,
+        bits=8,
+        group=_blocks(tensor)[1],
+        scale=_scales(tensor, start, stop),
+        scale_type="bf16" if powers else scale_type(part(tensor, "scales")),
+        number=number,
+    )
 
 
 def exponents(found: RawTensor) -> F32:
@@ -75,4 +115,4 @@ def exponents(found: RawTensor) -> F32:
     return np.where(code == 255, np.uint32(0x7FC00000), bits).astype(np.uint32).view(np.float32)
 
 
-COMPOSITES = (Composite("fp8", _check, values=_values),)
+COMPOSITES = (Composite("fp8", _check, codes=_codes, values=_values),)

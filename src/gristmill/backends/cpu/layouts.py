@@ -24,6 +24,8 @@ _CHUNK_WEIGHTS = 1 << 22
 _BITS = (2, 3, 4, 5, 6, 8)
 _TYPES = ("f16", "bf16", "f32")
 """Of scales; their order numbers them for the native side, as ``_Beside`` does."""
+_NUMBERS = ("whole", "e4m3", "e5m2")
+"""Of codes, the same."""
 
 Order = npt.NDArray[np.int32]
 
@@ -59,7 +61,12 @@ class Coded:
             beside = self._beside(found)
             if start == 0:
                 matrix.append_codes(
-                    n, self.bits, self.group, _TYPES.index(found.scale_type), int(beside)
+                    n,
+                    self.bits,
+                    self.group,
+                    _TYPES.index(found.scale_type),
+                    int(beside),
+                    _NUMBERS.index(found.number),
                 )
             zeros = others = None
             if beside is _Beside.ZEROS:
@@ -75,6 +82,8 @@ class Coded:
     def _beside(self, codes: Codes) -> _Beside:
         if codes.low is not None:
             return _Beside.LOWS
+        if codes.number != "whole":
+            return _Beside.NOTHING
         if isinstance(codes.zero, int):
             if codes.zero == 1 << (self.bits - 1):
                 return _Beside.NOTHING
