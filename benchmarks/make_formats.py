@@ -96,6 +96,30 @@ def mxfp8(n: int, k: int, _: int) -> Tensors:
     return {"weight": e4m3(n, k).view(np.uint32), "scales": powers}
 
 
+def nvfp4(n: int, k: int, _: int) -> Tensors:
+    return {
+        "weight": raw(n, k // 2),
+        "weight_scale": RNG.integers(0x60, 0x7F, (n, k // 16), dtype=np.uint8).view("V1"),
+        "weight_scale_2": np.array(3e-5, np.float32),
+    }
+
+
+NF4 = np.array(
+    [-1, -0.69619, -0.52507, -0.39492, -0.28444, -0.18477, -0.09105, 0,
+     0.07958, 0.16093, 0.24611, 0.33792, 0.44071, 0.56262, 0.72296, 1], np.float32,
+)  # fmt: skip
+
+
+def nf4(n: int, k: int, _: int) -> Tensors:
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [n, k]}
+    return {
+        "weight": raw(n * k // 2, 1),
+        "weight.absmax": RNG.random(n * k // 64, np.float32) * 0.01 + 0.03,
+        "weight.quant_map": NF4,
+        "weight.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(state).encode(), np.uint8),
+    }
+
+
 def mlx(bits: int, group: int) -> Writer:
     def parts(n: int, k: int, _: int) -> Tensors:
         scale = scales(n, k // group) * np.float16(16 / (1 << bits))
@@ -151,6 +175,8 @@ FORMATS: Mapping[str, tuple[Writer, dict[str, Any], str]] = {
         compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
         "q8_0+bf16",
     ),
+    "nvfp4": (nvfp4, method("modelopt", quant_algo="NVFP4"), "q4_0+bf16"),
+    "nf4": (nf4, method("bitsandbytes", load_in_4bit=True), "q4_1+bf16"),
     "mxfp8": (mxfp8, {"quantization": {"bits": 8, "group_size": 32, "mode": "mxfp8"}}, "q8_0"),
 }
 """Format → its writer, what its config says, the GGUF file it is compared with."""

@@ -78,13 +78,22 @@ void bind_matrix(nb::module_& m) {
           "codec"_a, "rows"_a, "source"_a)
       .def(
           "append_codes",
-          [](Matrix& self, int rows, int bits, int group, int type, int beside, int number) {
-            if (type < 0 || type > 2 || beside < 0 || beside > 3) refuse("no such type of scales");
-            if (number < 0 || number > 2) refuse("no such numbers");
+          [](Matrix& self, int rows, int bits, int group, int type, int beside, int number,
+             float factor, bool divide, std::optional<Floats1> table) {
+            if (type < 0 || type > 3 || beside < 0 || beside > 3) refuse("no such type of scales");
+            if (number < 0 || number > 4) refuse("no such numbers");
+            if (table && table->shape(0) != 16) refuse("a table has 16 values");
+            Grouping kind;
+            kind.type = ScaleType(type);
+            kind.beside = Beside(beside);
+            kind.factor = factor;
+            kind.divide = divide;
             nb::gil_scoped_release nogil;
-            self.append_codes(rows, bits, group, ScaleType(type), Beside(beside), Number(number));
+            self.append_codes(rows, bits, group, Number(number), kind,
+                              table ? table->data() : nullptr);
           },
-          "rows"_a, "bits"_a, "group"_a, "type"_a, "beside"_a, "number"_a = 0)
+          "rows"_a, "bits"_a, "group"_a, "type"_a, "beside"_a, "number"_a = 0, "factor"_a = 1.0f,
+          "divide"_a = false, "table"_a.none() = nb::none())
       .def("put_codes", &put_codes, "start"_a, "codes"_a, "scales"_a, "zeros"_a.none(),
            "others"_a.none(), "pool"_a)
       .def(

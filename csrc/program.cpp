@@ -40,18 +40,23 @@ void Matrix::keep(CodecId codec, int rows, const uint8_t* source, size_t bytes,
   n_ += rows;
 }
 
-void Matrix::append_codes(int rows, int bits, int group, ScaleType type, Beside beside,
-                          Number number) {
+void Matrix::append_codes(int rows, int bits, int group, Number number, Grouping kind,
+                          const float* table) {
   if (rows <= 0 || k_ <= 0 || k_ % 32 != 0)
     throw std::invalid_argument("rows or columns do not fit");
   if (!packed()) throw std::invalid_argument("rows are packed or kept, not both");
-  if (group <= 0 || (group % 32 != 0 && group < k_))
+  kind.halves = number == Number::e2m1;
+  if (kind.halves ? group != 16 : group <= 0 || (group % 32 != 0 && group < k_))
     throw std::invalid_argument("a group is no multiple of 32 columns");
-  CodecId codec = grouped_codec(bits, beside, number);
+  CodecId codec = grouped_codec(bits, kind.beside, number);
   if (codec == CodecId::count) throw std::invalid_argument("no codes have so many bits");
-  Grouping grouping{group >= k_ ? k_ / 32 : group / 32, type, beside};
-  size_t tile_bytes = packed_tile_bytes(codec, k_, grouping);
-  Segment s{codec, rows, k_, n_, tile_bytes, nullptr, grouping};
+  if (kind.halves != (kind.type == ScaleType::e4m3) ||
+      (number == Number::table) != (table != nullptr))
+    throw std::invalid_argument("scales or a table do not fit the codes");
+  if (!kind.halves) kind.blocks = group >= k_ ? k_ / 32 : group / 32;
+  if (table) books_.push_back(std::make_shared<const Codebook>(table));
+  kind.book = table ? books_.back().get() : nullptr;
+  Segment s{codec, rows, k_, n_, packed_tile_bytes(codec, k_, kind), nullptr, kind};
   Pages pages(s.tile_bytes * size_t(s.tiles()));
   s.data = pages.data();
   pages_.push_back(std::move(pages));

@@ -34,9 +34,10 @@ class Matrix {
             std::shared_ptr<void> owner);
   // Whether all rows are packed, as linear ops need them.
   bool packed() const { return owners_.empty(); }
-  // Makes room for `rows` rows of codes, a scale for every `group` columns. Throws
-  // std::invalid_argument.
-  void append_codes(int rows, int bits, int group, ScaleType type, Beside beside, Number number);
+  // Makes room for `rows` rows of codes, a scale for every `group` columns; `kind` says what the
+  // scales are, `table` has the 16 floats of codes that name them. Throws std::invalid_argument.
+  void append_codes(int rows, int bits, int group, Number number, Grouping kind,
+                    const float* table = nullptr);
   // Packs rows of what append_codes has made last; the caller has checked their sizes.
   void put_codes(const CodeRows& source, Pool& pool);
   // Of what append_codes has made last; throws std::invalid_argument if it has not.
@@ -59,7 +60,8 @@ class Matrix {
   std::vector<Segment> segments_;
   std::vector<Pages> pages_;
   std::vector<std::shared_ptr<void>> owners_;  // of rows that are not packed
-  std::shared_ptr<const Order> order_;         // null: their own
+  std::vector<std::shared_ptr<const Codebook>> books_;
+  std::shared_ptr<const Order> order_;  // null: their own
 };
 
 // float32 values of a norm or a bias.

@@ -53,6 +53,33 @@ struct GroupedFloats {
   static size_t values_bytes(int k) { return (size_t(k) / 32 * V::kBytes + 63) / 64 * 64; }
 };
 
+// Non-linear 4-bit values of IQ4_NL and IQ4_XS, and the values of the 4-bit float E2M1, doubled.
+struct Iq4Values {
+  static constexpr int8_t kValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                         1,    13,   25,  38,  53,  69,  89,  113};
+};
+struct E2m1Values {
+  static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+};
+
+// Codes of 4 bits that name one of 16 floats (Codebook), which are read in two parts of 8 bits.
+struct BookCodec {
+  using Values = Bits4<0>;
+  using Scales = GroupScale<false, 0>;
+  static constexpr Act kAct = Act::q8;
+  static constexpr int kGranule = 32;
+  static constexpr bool kGrouped = true;
+  static size_t values_bytes(int k) { return Quantised<Values, HalfScale>::values_bytes(k); }
+};
+struct Nvfp4Codec {
+  using Values = Table4<E2m1Values>;
+  using Scales = HalfBlockScale;
+  static constexpr Act kAct = Act::q8;
+  static constexpr int kGranule = 32;
+  static constexpr bool kGrouped = true;
+  static size_t values_bytes(int k) { return Quantised<Values, HalfScale>::values_bytes(k); }
+};
+
 // kLanes rows of one k (f32, f16) or of two k (bf16) lie together.
 struct F32Codec {
   static constexpr Act kAct = Act::f32;
@@ -65,15 +92,6 @@ struct F16Codec {
 struct Bf16Codec {
   static constexpr Act kAct = isa::kDotBf16 ? Act::bf16 : Act::f32;
   static constexpr int kGranule = 1, kBytesPerK = 2;
-};
-
-// Non-linear 4-bit values of IQ4_NL and IQ4_XS, and the values of the 4-bit float E2M1, doubled.
-struct Iq4Values {
-  static constexpr int8_t kValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                         1,    13,   25,  38,  53,  69,  89,  113};
-};
-struct E2m1Values {
-  static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 };
 
 using Q8_0 = Quantised<Bits8, HalfScale>;
@@ -118,18 +136,20 @@ using F8E5m2 = GroupedFloats<Fp8<E5m2>>;
   X(Q2_K, q2_k)                \
   X(Q3_K, q3_k)                \
   X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(Iq4Nl, iq4_nl) X(Iq4Xs, iq4_xs) X(Mxfp4, mxfp4)
-#define GM_GROUPED_CODECS(X) \
-  X(Codes2, codes2)          \
-  X(Codes3, codes3)          \
-  X(Codes4, codes4)          \
-  X(Codes5, codes5)          \
-  X(Codes6, codes6)          \
-  X(Codes8, codes8)          \
-  X(Codes2Low, codes2_low)   \
-  X(Codes3Low, codes3_low)   \
-  X(Codes4Low, codes4_low)   \
-  X(Codes5Low, codes5_low)   \
-  X(Codes6Low, codes6_low) X(Codes8Low, codes8_low) X(F8E4m3, f8_e4m3) X(F8E5m2, f8_e5m2)
+#define GM_GROUPED_CODECS(X)                                                          \
+  X(Codes2, codes2)                                                                   \
+  X(Codes3, codes3)                                                                   \
+  X(Codes4, codes4)                                                                   \
+  X(Codes5, codes5)                                                                   \
+  X(Codes6, codes6)                                                                   \
+  X(Codes8, codes8)                                                                   \
+  X(Codes2Low, codes2_low)                                                            \
+  X(Codes3Low, codes3_low)                                                            \
+  X(Codes4Low, codes4_low)                                                            \
+  X(Codes5Low, codes5_low)                                                            \
+  X(Codes6Low, codes6_low)                                                            \
+  X(Codes8Low, codes8_low) X(F8E4m3, f8_e4m3) X(F8E5m2, f8_e5m2) X(Nvfp4Codec, nvfp4) \
+      X(BookCodec, codes4_book)
 // Those that blocks of a file pack into, and all.
 #define GM_FILE_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
 #define GM_CODECS(X) GM_FILE_CODECS(X) GM_GROUPED_CODECS(X)

@@ -1,12 +1,24 @@
 #include "pack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "ggml.h"
 
 namespace gm::inline GM_ISA {
+
+Codebook::Codebook(const float* table) : unit(0) {
+  for (int i = 0; i < 16; i++) unit = std::max(unit, std::fabs(table[i]) / 16383.0f);
+  for (int i = 0; i < 16; i++) {
+    values[i] = table[i];
+    const int whole = unit > 0 ? int(std::lrint(table[i] / unit)) : 0;
+    high[i] = uint8_t((whole >> 7) + isa::kWideBias);
+    low[i] = uint8_t(whole & 127);
+  }
+}
+
 namespace {
 
 template <class C>
@@ -142,6 +154,10 @@ bool pack_codes(const Segment& s, const CodeRows& source, int begin, int end) {
 }
 
 CodecId grouped_codec(int bits, Beside beside, Number number) {
+  if (number == Number::e2m1 || number == Number::table) {
+    if (bits != 4 || beside != Beside::nothing) return CodecId::count;
+    return number == Number::e2m1 ? CodecId::nvfp4 : CodecId::codes4_book;
+  }
   if (number != Number::whole) {
     if (bits != 8 || beside != Beside::nothing) return CodecId::count;
     return number == Number::e4m3 ? CodecId::f8_e4m3 : CodecId::f8_e5m2;

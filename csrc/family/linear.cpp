@@ -131,7 +131,17 @@ void decode_grouped_row(const Segment& s, const uint8_t* tile, int lane, float* 
   const uint8_t *values = tile, *head = tile + C::values_bytes(s.k);
   for (int b = 0; b < s.k / 32; b++, values += V::kBytes) {
     if (b > 0 && b % g.blocks == 0) head += g.bytes();
-    if constexpr (kIsFloats<C>) {
+    if constexpr (std::is_same_v<C, Nvfp4Codec>) {
+      int codes[32];
+      read_codes<V>(values, lane, codes);
+      const uint8_t* of_halves = tile + C::values_bytes(s.k) + size_t(b) * 2 * g.bytes();
+      for (int i = 0; i < 32; i++)
+        *out++ = 0.5f * float(codes[i]) * g.scaled(g.get(of_halves + i / 16 * g.bytes(), lane));
+    } else if constexpr (std::is_same_v<C, BookCodec>) {
+      int codes[32];
+      read_codes<V>(values, lane, codes);
+      for (int code : codes) *out++ = g.book->values[code] * g.get(head, lane);
+    } else if constexpr (kIsFloats<C>) {
       for (int i = 0; i < 32; i++) *out++ = g.get(head, lane) * V::value(values, lane, i);
     } else {
       const uint8_t* others = g.others(head);

@@ -116,6 +116,74 @@ struct GroupedTile {
   }
 };
 
+// NVFP4: scales of half blocks, and a factor for all.
+template <int MR>
+struct Nvfp4Tile {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, const Segment& s, ptrdiff_t ahead) {
+    using C = Nvfp4Codec;
+    const uint8_t* values = tile;
+    const uint8_t* scales = tile + C::values_bytes(s.k);
+    const typename C::Scales::Head head(s.grouping);
+    for (int b = 0; b < s.k / 32; b++) {
+      prefetch<C::Values::kBytes>(values + ahead);
+      QuantisedTile<C, MR>::template sub_block<0>(acc, head, values, scales, panel);
+      QuantisedTile<C, MR>::template sub_block<1>(acc, head, values, scales, panel);
+      values += C::Values::kBytes;
+      scales += 2 * kLanes;
+      panel += kPanelWords * MR * 4;
+    }
+  }
+};
+
+// Codes that name one of 16 floats: sums of the upper parts, times 128, then of the lower ones.
+template <int MR>
+struct BookTile {
+  [[gnu::always_inline]] static void sum(isa::F (&acc)[MR], const uint8_t* tile,
+                                         const uint8_t* panel, const Segment& s, ptrdiff_t ahead) {
+    const Codebook& book = *s.grouping.book;
+    const isa::I8 high = isa::load_table(book.high), low = isa::load_table(book.low);
+    const uint8_t* values = tile;
+    const uint8_t* scales = tile + BookCodec::values_bytes(s.k);
+    for (int left = s.k / 32; left > 0; left -= s.grouping.blocks) {
+      const isa::F scale = isa::mul(s.grouping.load(scales), isa::set1(book.unit));
+      scales += s.grouping.bytes();
+      const int blocks = left < s.grouping.blocks ? left : s.grouping.blocks;
+      for (int b = 0; b < blocks; b++) {
+        prefetch<BookCodec::Values::kBytes>(values + ahead);
+        block(acc, high, low, scale, values, panel);
+        values += BookCodec::Values::kBytes;
+        panel += kPanelWords * MR * 4;
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void block(isa::F (&acc)[MR], isa::I8 high, isa::I8 low,
+                                           isa::F scale, const uint8_t* values,
+                                           const uint8_t* panel) {
+    const uint8_t* words = panel + 8 * MR * 4;
+    isa::I32 ia[MR];
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      if constexpr (isa::kWideBias == 0)
+        ia[M] = isa::zero_i32();
+      else
+        ia[M] = isa::load1_i32(words + (kStart32 * MR + M) * 4);
+    });
+    isa::dots<true, MR, 8>(ia, panel, [&]<int I>() __attribute__((always_inline)) {
+      return isa::lookup(high, nibbles<I>(values));
+    });
+    unroll<MR>([&]<int M>()
+                   __attribute__((always_inline)) { ia[M] = isa::template shl<7>(ia[M]); });
+    isa::dots<false, MR, 8>(ia, panel, [&]<int I>() __attribute__((always_inline)) {
+      return isa::lookup(low, nibbles<I>(values));
+    });
+    const float* f = reinterpret_cast<const float*>(words);
+    unroll<MR>([&]<int M>() __attribute__((always_inline)) {
+      acc[M] = isa::fma(isa::mul(isa::to_f(ia[M]), scale), isa::set1(f[kScale * MR + M]), acc[M]);
+    });
+  }
+};
+
 // Floats of 8 bits in groups: sums of a group as floats, then one multiply-add with its scale.
 template <class C, int MR>
 struct SmallFloatTile {
@@ -266,7 +334,11 @@ void run_tiles(const TileCall& call) {
     const ptrdiff_t ahead = t + 1 < call.last ? ptrdiff_t(s.tile_bytes) : 0;
     isa::F acc[MR];
     unroll<MR>([&]<int M>() { acc[M] = isa::zero(); });
-    if constexpr (kIsFloats<C>)
+    if constexpr (std::is_same_v<C, Nvfp4Codec>)
+      Nvfp4Tile<MR>::sum(acc, tile, call.panel, s, ahead);
+    else if constexpr (std::is_same_v<C, BookCodec>)
+      BookTile<MR>::sum(acc, tile, call.panel, s, ahead);
+    else if constexpr (kIsFloats<C>)
       SmallFloatTile<C, MR>::sum(acc, tile, call.panel, s, ahead);
     else if constexpr (kIsGrouped<C>)
       GroupedTile<C, MR>::sum(acc, tile, call.panel, s, ahead);

@@ -73,6 +73,14 @@ inline F load_e8m0(const uint8_t* p) {
   return _mm512_castsi512_ps(bits);
 }
 
+// Floats of 8 bits (half.h): a half's bits, 256 times too small.
+inline F load_e4m3(const uint8_t* p) {
+  __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  __m256i sign = _mm256_and_si256(_mm256_slli_epi16(x, 8), _mm256_set1_epi16(short(0x8000)));
+  __m256i rest = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(0x3f80));
+  return mul(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), set1(256.0f));
+}
+
 inline I8 load_i8(const void* p) { return _mm512_loadu_si512(p); }
 inline I8 set1_i8(uint8_t x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 inline I8 and_i8(I8 a, I8 b) { return _mm512_and_si512(a, b); }
@@ -126,6 +134,10 @@ inline I32 zero_i32() { return _mm512_setzero_si512(); }
 template <int N>
 inline I32 sar(I32 a) {
   return _mm512_srai_epi32(a, N);
+}
+template <int N>
+inline I32 shl(I32 a) {
+  return _mm512_slli_epi32(a, N);
 }
 inline F to_f(I32 a) { return _mm512_cvtepi32_ps(a); }
 inline I32 to_i32(F a) { return _mm512_cvtps_epi32(a); }

@@ -28,6 +28,16 @@ inline uint16_t float_to_half(float f) {
   return uint16_t(sign | ((a + 0xfff + odd - (112u << 23)) >> 13));
 }
 
+// Eight-bit floats E4M3: as halves they are 256 times too small. Exact both ways; what E4M3 does
+// not hold becomes another value.
+inline float e4m3_to_float(uint8_t x) {
+  return half_to_float(uint16_t((x & 0x80) << 8 | (x & 0x7f) << 7)) * 256.0f;
+}
+inline uint8_t float_to_e4m3(float f) {
+  const uint16_t h = float_to_half(f / 256.0f);
+  return uint8_t((h >> 8 & 0x80) | (h >> 7 & 0x7f));
+}
+
 inline float bf16_to_float(uint16_t b) { return std::bit_cast<float>(uint32_t(b) << 16); }
 
 inline uint16_t float_to_bf16(float f) {

@@ -96,6 +96,14 @@ inline F load_e8m0(const uint8_t* p) {
   return vreinterpretq_f32_u32(vorrq_u32(vshlq_n_u32(e, 23), tiny));
 }
 
+// Floats of 8 bits (half.h): a half's bits, 256 times too small.
+inline F load_e4m3(const uint8_t* p) {
+  uint16x4_t x = vmovn_u32(widen_u8(p));
+  uint16x4_t sign = vand_u16(vshl_n_u16(x, 8), vdup_n_u16(0x8000));
+  uint16x4_t rest = vand_u16(vshl_n_u16(x, 7), vdup_n_u16(0x3f80));
+  return mul(vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(sign, rest))), set1(256.0f));
+}
+
 inline I8 load_i8(const void* p) { return vld1q_s8(static_cast<const int8_t*>(p)); }
 inline I8 set1_i8(uint8_t x) { return vreinterpretq_s8_u8(vdupq_n_u8(x)); }
 inline I8 and_i8(I8 a, I8 b) { return vandq_s8(a, b); }
@@ -159,6 +167,10 @@ inline I32 sar(I32 a) {
     return a;
   else
     return vshrq_n_s32(a, N);
+}
+template <int N>
+inline I32 shl(I32 a) {
+  return vshlq_n_s32(a, N);
 }
 inline F to_f(I32 a) { return vcvtq_f32_s32(a); }
 inline I32 to_i32(F a) { return vcvtnq_s32_f32(a); }

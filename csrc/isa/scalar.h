@@ -114,6 +114,11 @@ inline F load_e8m0(const uint8_t* p) {
   return each([&](int i) { return std::ldexp(1.0f, int(p[i]) - 127); });
 }
 
+// Floats of 8 bits: sign, four bits of exponent (bias 7), three of mantissa; none of them NaN.
+inline F load_e4m3(const uint8_t* p) {
+  return each([&](int i) { return e4m3_to_float(p[i]); });
+}
+
 inline I8 load_i8(const void* p) {
   I8 r;
   std::memcpy(r.v, p, sizeof r.v);
@@ -206,6 +211,12 @@ inline I32 zero_i32() { return I32{}; }
 template <int N>
 inline I32 sar(I32 a) {
   for (int i = 0; i < kLanes; i++) a.v[i] >>= N;
+  return a;
+}
+template <int N>
+inline I32 shl(I32 a) {
+  for (int i = 0; i < kLanes; i++)
+    a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N);
   return a;
 }
 inline F to_f(I32 a) {

@@ -54,6 +54,19 @@ struct Kind {
   Kind(CodecId c) : codec(c) {}
   Kind(int b, int g, ScaleType t, Beside with)
       : codec(grouped_codec(b, with)), bits(b), group(g), type(t), beside(with) {}
+  float factor = 1;
+  bool divide = false;
+  const Codebook* book = nullptr;
+  explicit Kind(const Codebook& b, int g, ScaleType t)
+      : codec(CodecId::codes4_book), bits(4), group(g), type(t), number(Number::table), book(&b) {}
+  Kind(float f, bool d)  // NVFP4
+      : codec(CodecId::nvfp4),
+        bits(4),
+        group(16),
+        type(ScaleType::e4m3),
+        number(Number::e2m1),
+        factor(f),
+        divide(d) {}
   Kind(Number what, int g, ScaleType t)
       : codec(grouped_codec(8, Beside::nothing, what)), bits(8), group(g), type(t), number(what) {}
   int unit() const { return bits ? 32 : granule(codec); }
@@ -66,6 +79,7 @@ struct Matrix {
   int rows, k;
   std::vector<std::vector<uint8_t>> source;
   std::vector<test::Value> values;  // of codes in groups
+  std::vector<double> steps;        // what kernels round them to, of tables of floats
   std::unique_ptr<Buffer> packed;
   Segment segment;
 
@@ -102,6 +116,10 @@ struct Matrix {
   // A value that the type of the scales holds.
   float exact(float x) const {
     if (kind.type == ScaleType::f32) return x;
+    if (kind.type == ScaleType::e4m3) {  // random codes: x is only their seed
+      const int c = int(std::fabs(x) * 1e6f) % 127;
+      return float(test::small_float(c, 4, 7));
+    }
     return kind.type == ScaleType::f16 ? half_to_float(float_to_half(x))
                                        : bf16_to_float(float_to_bf16(x));
   }
@@ -111,7 +129,7 @@ struct Matrix {
     // Floats: the largest there are and the smallest, which have no exponent; none is infinite.
     const int ends[] = {0, 1, 7, 0x80, 0x83, 0x7e, 0xfe, 0x7b, 0xfb};
     auto code = [&] {
-      if (kind.number == Number::whole)
+      if (kind.bits == 4 || kind.number == Number::whole)
         return uint8_t(extreme ? random.below(2) * most : random.below(most + 1));
       const int c = extreme ? ends[random.below(9)] : random.below(256);
       const int last = kind.number == Number::e4m3 ? 0x7e : 0x7b;
@@ -134,7 +152,13 @@ struct Matrix {
         const size_t at = size_t(r * groups + i / kind.group);
         const double s = double(scales[at]), q = codes[size_t(r * k + i)];
         const double half = kind.bits == 8 ? 128 : 0;  // as the kernels part them
-        if (kind.number != Number::whole)
+        if (kind.number == Number::e2m1)
+          values.push_back({test::e2m1_value(int(q)) *
+                            (kind.divide ? s / double(kind.factor) : s * double(kind.factor))});
+        else if (kind.number == Number::table) {
+          values.push_back({s * double(kind.book->values[int(q)])});
+          steps.push_back(std::fabs(s) * double(kind.book->unit));
+        } else if (kind.number != Number::whole)
           values.push_back({s * (kind.number == Number::e4m3 ? test::small_float(int(q), 4, 7)
                                                              : test::small_float(int(q), 5, 15))});
         else if (kind.beside == Beside::nothing)
@@ -144,7 +168,15 @@ struct Matrix {
         else
           values.push_back({s * (q - half), s * (half - zero_of(at))});
       }
-    make_room(out0, {kind.group >= k ? k / 32 : kind.group / 32, kind.type, kind.beside});
+    Grouping grouping;
+    grouping.halves = kind.number == Number::e2m1;
+    if (!grouping.halves) grouping.blocks = kind.group >= k ? k / 32 : kind.group / 32;
+    grouping.type = kind.type;
+    grouping.beside = kind.beside;
+    grouping.factor = kind.factor;
+    grouping.divide = kind.divide;
+    grouping.book = kind.book;
+    make_room(out0, grouping);
     for (int start = 0, n; start < rows; start += n) {  // in two pieces, where it has two tiles
       n = start == 0 && rows > kLanes ? kLanes : rows - start;
       size_t g = size_t(start * groups);
@@ -261,13 +293,15 @@ void check_values(const Matrix& w, const Rows& x, const Rows& got, int out0, Ext
   for (size_t r = 0; r < x.size(); r++) {
     std::vector<double> a = seen(w.segment.act(), x[r]);
     for (int row = 0; row < w.rows; row++) {
-      double want = 0, size = 0, plain = 0, wide = 0;
+      double want = 0, size = 0, plain = 0, wide = 0, rounded = 0;
       for (int i = 0; i < w.k; i++) {
         test::Value v = w.at(row, i);
         want += v.sum() * a[size_t(i)];
         plain += v.sum() * double(x[r][size_t(i)]);
         size += (std::fabs(v.product) + std::fabs(v.low)) * std::fabs(a[size_t(i)]);
         wide += v.sum() * v.sum();
+        if (!w.steps.empty())
+          rounded += w.steps[size_t(row * w.k + i)] / 2 * std::fabs(a[size_t(i)]);
       }
       int col = out0 + row;
       double b = extra.bias ? double(extra.bias[col]) : 0;
@@ -277,7 +311,7 @@ void check_values(const Matrix& w, const Rows& x, const Rows& got, int out0, Ext
       double y = double(got[r][size_t(col)]);
       // A float sum of K / 32 blocks or K / 2 values; the terms' magnitude bounds the error.
       double terms = w.segment.act() == Act::q8 ? w.k / 32.0 + 4 : w.k / 2.0 + 4;
-      double allowed = size * terms * 0x1p-23 + 1e-30;
+      double allowed = size * terms * 0x1p-23 + rounded + 1e-30;
       expect(std::fabs(y - want - added) <= allowed, "%s row %d of %d x %d: %.9g, not %.9g",
              test::name_of(w.codec), row, w.rows, w.k, y, want + added);
       // And the rounding of activations itself stays small.
@@ -398,6 +432,36 @@ void check_floats(Number number) {
     }
 }
 
+// A table of 16 floats, as bitsandbytes has (any will do), in the groups of above.
+void check_books() {
+  Random random(400);
+  const int groups[] = {32, 64, 128, 4096};
+  for (auto type : {ScaleType::f32, ScaleType::bf16})
+    for (int group : groups) {
+      float table[16];
+      for (auto& v : table) v = random.uniform(-1, 1);
+      table[random.below(16)] = random.below(2) ? 1.0f : -1.0f;
+      if (group == 32)
+        for (auto& v : table) v = 0;  // all of them zero
+      const Codebook book(table);
+      Kind kind(book, group, type);
+      check_shape(kind, CodecId::count, 1 + random.below(2 * kLanes + 3),
+                  32 * (1 + random.below(9)), false, random);
+      check_shape(kind, CodecId::q8_0, kLanes + 1, 160, true, random);
+    }
+}
+
+void check_nvfp4() {
+  Random random(401);
+  for (bool divide : {false, true}) {
+    Kind kind(divide ? 2688.0f : 3e-4f, divide);
+    for (int i = 0; i < 3; i++)
+      check_shape(kind, CodecId::count, 1 + random.below(2 * kLanes + 3),
+                  32 * (1 + random.below(9)), false, random);
+    check_shape(kind, CodecId::q4_0, kLanes + 1, 160, true, random);
+  }
+}
+
 // A tall matrix and many workers: every group of tiles is taken exactly once.
 void tall() {
   Random random(5);
@@ -430,6 +494,8 @@ int main(int argc, char** argv) {
               [&] { check_groups(bits); });
   test::run("floats of 8 bits, e4m3", [] { check_floats(Number::e4m3); });
   test::run("floats of 8 bits, e5m2", [] { check_floats(Number::e5m2); });
+  test::run("tables of 16 floats", check_books);
+  test::run("NVFP4", check_nvfp4);
   test::run("a tall matrix", tall);
   test::run("no rows at all", nothing);
   return test::result();

@@ -131,6 +131,38 @@ def mxfp4(n: int, k: int, rng: Rng, low: int = 118, high: int = 130) -> RawTenso
     return RawTensor("w", "mxfp4_hf", (n, k), _EMPTY, parts, {})
 
 
+def nvfp4(n: int, k: int, rng: Rng, factor: float | None = 3e-4, divide: bool = False) -> RawTensor:
+    """NVFP4; no factor, as MLX has it; divided by it, as compressed-tensors has it."""
+    scales = rng.integers(1, 0x7F, (n, k // 16), np.uint8)
+    parts = {
+        "codes": part("u8", rng.integers(0, 256, (n, k // 2), np.uint8)),
+        "scales": part("u8" if factor is None else "f8_e4m3", scales),
+    }
+    if factor is not None:
+        parts["global"] = part("f32", np.array([factor], np.float32))
+    return RawTensor("w", "nvfp4_hf", (n, k), _EMPTY, parts, {"divide": divide})
+
+
+def four_bits(n: int, k: int, rng: Rng, size: int, nested: bool = False) -> RawTensor:
+    """bitsandbytes' four bits, in blocks of ``size``, with some table."""
+    blocks = -(-n * k // size)
+    table = np.sort(rng.uniform(-1, 1, 16)).astype(np.float32)
+    table[0], table[7], table[15] = -1, 0, 1
+    parts = {
+        "codes": part("u8", rng.integers(0, 256, -(-n * k // 2), np.uint8)),
+        "table": part("f32", table),
+    }
+    settings: dict[str, object] = {"blocksize": size}
+    if nested:
+        parts["absmax"] = part("u8", rng.integers(0, 256, blocks, np.uint8))
+        parts["nested_absmax"] = numbers("f32", rng.uniform(0.01, 0.02, -(-blocks // 256)))
+        parts["nested_table"] = numbers("f32", rng.uniform(-1, 1, 256))
+        settings |= {"nested_blocksize": 256, "nested_offset": 0.05}
+    else:
+        parts["absmax"] = numbers("f32", rng.uniform(0.01, 0.1, blocks))
+    return RawTensor("w", "bnb_nf4", (n, k), _EMPTY, parts, settings)
+
+
 def fp8(
     n: int, k: int, rng: Rng, block: tuple[int, int], scales: str = "f32", form: str = "f8_e4m3"
 ) -> RawTensor:
@@ -180,6 +212,12 @@ CODEBOOKS: dict[str, Maker] = {
     "fp8, blocks": lambda r: fp8(72, 352, r, (32, 128)),
     "fp8, blocks of f16 scales": lambda r: fp8(33, 64, r, (16, 32), "f16"),
     "fp8, e5m2": lambda r: fp8(33, 96, r, (1, 0), "f32", "f8_e5m2"),
+    "nvfp4": lambda r: nvfp4(37, 224, r),
+    "nvfp4, without a factor": lambda r: nvfp4(16, 64, r, None),
+    "nvfp4, divided": lambda r: nvfp4(21, 96, r, 2688.0, True),
+    "nf4": lambda r: four_bits(37, 192, r, 64),
+    "nf4, double": lambda r: four_bits(20, 128, r, 64, True),
+    "nf4, blocks of several rows": lambda r: four_bits(40, 64, r, 256),
     "mxfp8": lambda r: fp8(19, 224, r, (1, 32), "u8", "u32"),
 }
 """One of each kind of codes that stand for values of a table, or are floats."""
@@ -188,6 +226,8 @@ DECODED: dict[str, Maker] = {
     "gptq, groups of 16": lambda r: gptq(32, 64, r, 4, 16),
     "packed, K odd": lambda r: packed(7, 45, r, 4, 15, True, "f16"),
     "packed, groups of 48": lambda r: packed(7, 96, r, 4, 48, False, "f16"),
+    "nvfp4, K of half a block": lambda r: nvfp4(7, 48, r),
+    "nf4, blocks that go on in the next row": lambda r: four_bits(7, 96, r, 64),
     "fp8, blocks of 48": lambda r: fp8(7, 96, r, (1, 48)),
     "fp8, K odd": lambda r: fp8(7, 45, r, (0, 0)),
     "hqq by columns": lambda r: hqq(24, 64, r, 4, 32, axis=0),

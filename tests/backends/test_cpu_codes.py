@@ -80,7 +80,9 @@ def test_codebooks(kind: str, level: str) -> None:
     values = quant.decode(tensor)
     assert np.array_equal(rows, values)
     want, sizes = expected(rounded(x, act), values)
-    assert (np.abs(got - want) <= 1e-5 * sizes + 1e-30).all()
+    # (Kernels take tables of floats to 2^-15 of their largest value.)
+    bound = 1e-3 if kind.startswith("nf4") else 1e-5
+    assert (np.abs(got - want) <= bound * sizes + 1e-30).all()
 
 
 @pytest.mark.parametrize("kind", list(coded.NATIVE))
@@ -122,6 +124,9 @@ def test_memory(best: str) -> None:
         *(coded.mlx(n, k, rng, bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)),
         *(coded.hqq(n, k, rng, bits, 64) for bits in (2, 4, 8)),
         coded.mxfp4(n, k, rng),
+        coded.nvfp4(n, k, rng),
+        coded.four_bits(n, k, rng, 64),
+        coded.four_bits(n, k, rng, 64, True),
         coded.fp8(n, k, rng, (0, 0)),
         coded.fp8(n, k, rng, (1, 0)),
         coded.fp8(n, k, rng, (128, 128)),

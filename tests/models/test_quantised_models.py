@@ -235,7 +235,7 @@ def ids() -> list[int]:
     return np.random.default_rng(1).integers(0, SIZES["vocab_size"], 21).tolist()
 
 
-PACKED = {"awq", "gptq", "ct-pack", "ct-int8", "mlx", "llm-int8", "hqq", "mxfp4"}
+PACKED = {"awq", "gptq", "ct-pack", "ct-int8", "mlx", "llm-int8", "hqq", "mxfp4", "nvfp4", "nf4"}
 
 
 def bound(backend: str, form: str) -> float:

@@ -27,7 +27,7 @@ from gristmill.quant.composite import (
     part,
     setting,
 )
-from gristmill.quant.encoding import F32
+from gristmill.quant.encoding import F32, U8
 from gristmill.types import RawTensor
 
 _MOST = 1 << 20
@@ -68,18 +68,48 @@ def _absmax(tensor: RawTensor, first: int, last: int) -> F32:
     return table[bytes_] * outer[np.arange(first, last) // size] + np.float32(offset)
 
 
-def _values(tensor: RawTensor, start: int, stop: int) -> F32:
+def _raw(tensor: RawTensor, start: int, stop: int) -> U8:
+    """The codes of rows [start, stop), one after the other."""
     k = tensor.shape[1]
     first, last = start * k, stop * k
     raw = np.frombuffer(part(tensor, "codes").data, np.uint8)[first // 2 : -(-last // 2)]
     codes = np.stack((raw >> 4, raw & 15), axis=1).reshape(-1)
-    codes = codes[first % 2 : first % 2 + last - first]
+    return codes[first % 2 : first % 2 + last - first]
+
+
+def _table(tensor: RawTensor) -> F32:
+    return finite(tensor, "table", floats(part(tensor, "table")))
+
+
+def _values(tensor: RawTensor, start: int, stop: int) -> F32:
+    k = tensor.shape[1]
+    first, last = start * k, stop * k
     size = setting(tensor, "blocksize", 1, _MOST)
     block = first // size
     absmax = finite(tensor, "absmax", _absmax(tensor, block, -(-last // size)))
-    table = finite(tensor, "table", floats(part(tensor, "table")))
     scale = absmax[np.arange(first, last) // size - block]
-    return (table[codes] * scale).reshape(stop - start, k)
+    return (_table(tensor)[_raw(tensor, start, stop)] * scale).reshape(stop - start, k)
+
+
+def _even(tensor: RawTensor) -> bool:
+    """Whether a row has whole blocks, or a block whole rows."""
+    size, k = setting(tensor, "blocksize", 1, _MOST), tensor.shape[1]
+    return k % size == 0 or size % k == 0
+
+
+def _codes(tensor: RawTensor, start: int, stop: int) -> Codes:
+    k, size = tensor.shape[1], setting(tensor, "blocksize", 1, _MOST)
+    blocks = np.arange(start * k, stop * k, min(size, k)) // size
+    absmax = _absmax(tensor, int(blocks[0]), int(blocks[-1]) + 1)[blocks - blocks[0]]
+    return Codes(
+        _raw(tensor, start, stop).reshape(-1, k),
+        bits=4,
+        group=min(size, k),
+        scale=finite(tensor, "absmax", absmax).reshape(stop - start, -1),
+        scale_type="f32",
+        number="table",
+        table=_table(tensor),
+    )
 
 
 def _check_int8(tensor: RawTensor) -> None:
@@ -95,7 +125,7 @@ def _codes_int8(tensor: RawTensor, start: int, stop: int) -> Codes:
 
 
 COMPOSITES = (
-    Composite("bnb_nf4", _check, values=_values),
-    Composite("bnb_fp4", _check, values=_values),
+    Composite("bnb_nf4", _check, _codes, _values, _even),
+    Composite("bnb_fp4", _check, _codes, _values, _even),
     Composite("bnb_int8", _check_int8, _codes_int8),
 )

@@ -4,7 +4,7 @@ A family's module gives ``check`` (every part's type and shape) and one of two r
 
 - ``codes``: codes with scales by groups of columns. What native layouts are packed from, without
   loss: w[n, k] = scale[n, g] · (code[n, k] − zero[n, g]) + low[n, g], g = k // group. A code is a
-  whole number, or the float that its eight bits are.
+  whole number, the float that its bits are, or a place in a table of floats.
 - ``values``: float32, for encodings that are tables of values.
 
 ``decode`` of the whole follows from either, ``values`` first: it is the specification, compared in
@@ -25,12 +25,12 @@ import numpy.typing as npt
 
 from gristmill.errors import FormatError
 from gristmill.quant.encoding import F32, U8, Encoding
-from gristmill.quant.floats import E4M3, E5M2, ENCODINGS
+from gristmill.quant.floats import E2M1, E4M3, E5M2, ENCODINGS
 from gristmill.types import RawTensor
 
 I32 = npt.NDArray[np.int32]
-ScaleType = Literal["f16", "bf16", "f32"]
-Number = Literal["whole", "e4m3", "e5m2"]
+ScaleType = Literal["f16", "bf16", "f32", "e4m3"]
+Number = Literal["whole", "e4m3", "e5m2", "e2m1", "table"]
 Zero = U8 | npt.NDArray[np.uint16] | F32 | int
 
 CHUNK = 1 << 20
@@ -46,7 +46,9 @@ class Codes:
     may reach 2^bits, 256 with 8 bits (uint16); or float32, exact in ``scale_type``. low: float32
     of the same shape, exact in ``scale_type``, or None.
     order: int32 (K), the input feature that each stored column belongs to; None: its own.
-    number: what a code is; floats are finite, and have no zero nor low.
+    number: what a code is; all but whole numbers have no zero nor low. Floats are finite;
+    "table": a place in ``table``, float32 (16).
+    factor: what every scale is multiplied with, or, with ``divide``, divided by.
     """
 
     code: U8
@@ -58,6 +60,9 @@ class Codes:
     low: F32 | None = None
     order: I32 | None = None
     number: Number = "whole"
+    table: F32 | None = None
+    factor: float = 1.0
+    divide: bool = False
 
     def values(self) -> F32:
         """The weights, float32 (n, K), columns by input feature."""
@@ -67,7 +72,9 @@ class Codes:
             # (Whole numbers so small are exact in float32.)
             zero = np.float32(self.zero) if isinstance(self.zero, int) else self.zero[:, groups]
             codes = self.code.astype(np.float32) if self.number == "whole" else self._floats()
-            out = (codes - zero) * self.scale[:, groups]
+            factor = np.float32(self.factor)
+            scale = self.scale / factor if self.divide else self.scale * factor
+            out = (codes - zero) * scale[:, groups]
             if self.low is not None:
                 out += self.low[:, groups]
         if self.order is not None:
@@ -77,7 +84,10 @@ class Codes:
         return out
 
     def _floats(self) -> F32:
-        return (E4M3 if self.number == "e4m3" else E5M2)[self.code]
+        tables = {"e4m3": E4M3, "e5m2": E5M2, "e2m1": E2M1, "table": self.table}
+        table = tables[self.number]
+        assert table is not None
+        return table[self.code]
 
     def picked(self, rows: I32) -> Codes:
         """Some of the rows, in the order given."""

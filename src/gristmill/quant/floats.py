@@ -49,6 +49,9 @@ E4M3 = _e4m3_table()
 """The value of each of the 256 codes of f8_e4m3."""
 E5M2 = (np.arange(256, dtype=np.uint16) << 8).view("<f2").astype(np.float32)
 """Of f8_e5m2: the upper bytes of halves."""
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""The sixteen floats of four bits: sign, two bits of exponent, one of mantissa."""
+E2M1[8] = -0.0
 
 
 def _unpack_e4m3(blocks: U8) -> F32:

@@ -17,11 +17,9 @@ import numpy as np
 from gristmill.errors import FormatError
 from gristmill.quant.composite import Composite, finite, part, stored, whole
 from gristmill.quant.encoding import F32, U8
+from gristmill.quant.floats import E2M1
 from gristmill.quant.fp8 import exponents
 from gristmill.types import RawTensor
-
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-E2M1[8] = -0.0
 
 
 def check_codes(tensor: RawTensor) -> None:

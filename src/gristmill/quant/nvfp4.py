@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.errors import FormatError
-from gristmill.quant.composite import Composite, expect, finite, flag, floats, part
+from gristmill.quant.composite import Codes, Composite, expect, finite, flag, floats, part
 from gristmill.quant.encoding import F32
 from gristmill.quant.floats import E4M3
-from gristmill.quant.mxfp4 import E2M1, check_codes, codes_of
+from gristmill.quant.mxfp4 import check_codes, codes_of
 from gristmill.types import RawTensor
 
 
@@ -42,13 +42,20 @@ def _global(tensor: RawTensor) -> F32:
     return value
 
 
-def _values(tensor: RawTensor, start: int, stop: int) -> F32:
+def _codes(tensor: RawTensor, start: int, stop: int) -> Codes:
     n, k = tensor.shape
     raw = np.frombuffer(part(tensor, "scales").data, np.uint8).reshape(n, k // 16)[start:stop]
-    scale = finite(tensor, "scales", E4M3[raw])
-    if "global" in tensor.parts:
-        scale = scale / _global(tensor) if flag(tensor, "divide") else scale * _global(tensor)
-    return E2M1[codes_of(tensor, start, stop)] * np.repeat(scale, 16, axis=1)
+    given = "global" in tensor.parts
+    return Codes(
+        codes_of(tensor, start, stop),
+        bits=4,
+        group=16,
+        scale=finite(tensor, "scales", E4M3[raw]),
+        scale_type="e4m3",
+        number="e2m1",
+        factor=float(_global(tensor)[0]) if given else 1.0,
+        divide=given and flag(tensor, "divide"),
+    )
 
 
-COMPOSITES = (Composite("nvfp4_hf", _check, values=_values),)
+COMPOSITES = (Composite("nvfp4_hf", _check, _codes),)

@@ -22,9 +22,9 @@ _CHUNK_WEIGHTS = 1 << 22
 """Weights that lie unpacked at a time."""
 
 _BITS = (2, 3, 4, 5, 6, 8)
-_TYPES = ("f16", "bf16", "f32")
+_TYPES = ("f16", "bf16", "f32", "e4m3")
 """Of scales; their order numbers them for the native side, as ``_Beside`` does."""
-_NUMBERS = ("whole", "e4m3", "e5m2")
+_NUMBERS = ("whole", "e4m3", "e5m2", "e2m1", "table")
 """Of codes, the same."""
 
 Order = npt.NDArray[np.int32]
@@ -67,6 +67,9 @@ class Coded:
                     _TYPES.index(found.scale_type),
                     int(beside),
                     _NUMBERS.index(found.number),
+                    found.factor,
+                    found.divide,
+                    found.table,
                 )
             zeros = others = None
             if beside is _Beside.ZEROS:
@@ -106,10 +109,12 @@ def coded(tensor: RawTensor) -> Coded | None:
         return None
     one = family.coded_rows(tensor, 0, 1)
     whole = one.group >= k
-    if one.bits > _BITS[-1] or (one.group % 32 and not whole) or (one.low is not None and one.zero):
+    sound = one.group == 16 if one.number == "e2m1" else one.group % 32 == 0 or whole
+    if one.bits > _BITS[-1] or not sound or (one.low is not None and one.zero):
         return None
     bits = next(b for b in _BITS if b >= one.bits)
-    return Coded(tensor, family, bits, k if whole else one.group, one.order)
+    group = k if whole and one.number != "e2m1" else one.group
+    return Coded(tensor, family, bits, group, one.order)
 
 
 def alike(parts: Sequence[Coded | None]) -> list[Coded | None]:
