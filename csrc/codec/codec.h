@@ -136,20 +136,20 @@ using F8E5m2 = GroupedFloats<Fp8<E5m2>>;
   X(Q2_K, q2_k)                \
   X(Q3_K, q3_k)                \
   X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(Iq4Nl, iq4_nl) X(Iq4Xs, iq4_xs) X(Mxfp4, mxfp4)
-#define GM_GROUPED_CODECS(X)                                                          \
-  X(Codes2, codes2)                                                                   \
-  X(Codes3, codes3)                                                                   \
-  X(Codes4, codes4)                                                                   \
-  X(Codes5, codes5)                                                                   \
-  X(Codes6, codes6)                                                                   \
-  X(Codes8, codes8)                                                                   \
-  X(Codes2Low, codes2_low)                                                            \
-  X(Codes3Low, codes3_low)                                                            \
-  X(Codes4Low, codes4_low)                                                            \
-  X(Codes5Low, codes5_low)                                                            \
-  X(Codes6Low, codes6_low)                                                            \
-  X(Codes8Low, codes8_low) X(F8E4m3, f8_e4m3) X(F8E5m2, f8_e5m2) X(Nvfp4Codec, nvfp4) \
-      X(BookCodec, codes4_book)
+#define GM_GROUPED_CODECS(X) \
+  X(Codes2, codes2)          \
+  X(Codes3, codes3)          \
+  X(Codes4, codes4)          \
+  X(Codes5, codes5)          \
+  X(Codes6, codes6)          \
+  X(Codes8, codes8)          \
+  X(Codes2Low, codes2_low)   \
+  X(Codes3Low, codes3_low)   \
+  X(Codes4Low, codes4_low)   \
+  X(Codes5Low, codes5_low)   \
+  X(Codes6Low, codes6_low)   \
+  X(Codes8Low, codes8_low)   \
+  X(F8E4m3, f8_e4m3) X(F8E5m2, f8_e5m2) X(Nvfp4Codec, nvfp4) X(BookCodec, codes4_book)
 // Those that blocks of a file pack into, and all.
 #define GM_FILE_CODECS(X) GM_FLOAT_CODECS(X) GM_QUANTISED_CODECS(X)
 #define GM_CODECS(X) GM_FILE_CODECS(X) GM_GROUPED_CODECS(X)
