@@ -62,6 +62,12 @@ class Options:
     """Fewest tokens that must have come before for a guess."""
     kv_bytes: int | None = None
     kv_dtype: str = "auto"
+    quantization: str | None = None
+    """What weights of 16 or 32 bits become while they are loaded; None: they stay as stored."""
+    embedding_type: str | None = None
+    """With ``quantization``: the embedding's encoding instead of the recipe's."""
+    output_type: str | None = None
+    """The same of the head."""
     threads: int | None = None
     prefix_cache: bool = True
     pooling: Literal["mean", "first", "last", "each"] | None = None

@@ -121,7 +121,6 @@ ACCEPTED: Mapping[tuple[str, ...], tuple[bool, str]] = {
     ("--model-impl",): (True, _ENGINE),
     ("--task", "--runner"): (True, "the file tells"),
     ("--dtype",): (True, _STORED),
-    ("-q", "--quantization"): (True, _STORED),
     ("--enable-chunked-prefill", "--no-enable-chunked-prefill"): (False, _ALWAYS),
     ("--max-num-partial-prefills",): (True, "prompts share a step as they fit"),
     ("--max-long-partial-prefills",): (True, "prompts share a step as they fit"),

@@ -51,6 +51,10 @@ def _draft_tokens(given: Mapping[str, Any]) -> int:
     return most
 
 
+def _lower(name: str | None) -> str | None:
+    return name.lower() if name and name.lower() not in ("none", "auto") else None
+
+
 def to_options(given: Mapping[str, Any]) -> Options:
     """The flags as ``Options``. Raises ``UsageError`` for those that contradict each other."""
     kv_dtype = _kv_type(given["kv_dtype"])
@@ -84,6 +88,9 @@ def to_options(given: Mapping[str, Any]) -> Options:
         draft_match=given["draft_match"],
         kv_bytes=given["kv_bytes"],
         kv_dtype=kv_dtype,
+        quantization=_lower(given["quantization"]),
+        embedding_type=_lower(given["embedding_type"]),
+        output_type=_lower(given["output_type"]),
         pooling=_POOLINGS.get(given["pooling"]),
         threads=given["threads"],
         prefix_cache=given["prefix_cache"],

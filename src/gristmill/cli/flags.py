@@ -212,6 +212,27 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     option(
         "Engine",
+        "-q",
+        "--quantization",
+        metavar="TYPE",
+        help="Quantise weights of 16 or 32 bits while loading: q8_0, q6_k, q5_k, q4_k, q4_0, fp8, "
+        "int8 and others that `gristmill quantize` makes. Of a model that is quantised already it "
+        "may name the method, as vLLM's clients do.",
+    ),
+    option(
+        "Engine",
+        "--embedding-type",
+        metavar="TYPE",
+        help="With -q: the embedding's encoding, e.g. q8_0.",
+    ),
+    option(
+        "Engine",
+        "--output-type",
+        metavar="TYPE",
+        help="With -q: the head's encoding, e.g. q6_k.",
+    ),
+    option(
+        "Engine",
         "--spec-type",
         type=click.Choice(
             ["none", "ngram-simple", "ngram-cache", "ngram-map-k", "ngram-map-k4v", "ngram-mod"]

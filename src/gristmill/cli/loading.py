@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -9,15 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.errors import EngineError, ModelError
+from gristmill.errors import EngineError, ModelError, UsageError
 from gristmill.options import Options
 
 if TYPE_CHECKING:
+    from gristmill.convert.requantise import Requantiser
     from gristmill.engine.loader import Loaded
     from gristmill.files.describe import Description
     from gristmill.serve.protocol import Served
     from gristmill.text.tokenizer import Tokenizer
     from gristmill.types import Checkpoint, Pooling
+
+log = logging.getLogger("gristmill.loader")
 
 Report = Callable[[str, int, int], None]
 """Told the stage, the bytes done and the bytes in all (0: not known)."""
@@ -55,7 +59,17 @@ def load_model(
         with naming(path):
             described = describe(checkpoint)
             with _packing_bar(described.weight_bytes, report) as packing:
-                loaded = load(checkpoint, options, packing, on_failure=on_failure, backend=backend)
+                change = _requantiser(checkpoint, options)
+                loaded = load(
+                    checkpoint,
+                    options,
+                    packing,
+                    on_failure=on_failure,
+                    backend=backend,
+                    change=change,
+                )
+                if change is not None:
+                    log.info("%s", change.told())
     except BaseException:
         checkpoint.close()
         raise
@@ -66,6 +80,24 @@ def load_model(
         loaded.close()
         checkpoint.close()
         raise
+
+
+def _requantiser(checkpoint: Checkpoint, options: Options) -> Requantiser | None:
+    """What --quantization makes of the weights."""
+    from gristmill.convert.requantise import requantiser
+    from gristmill.engine.machine import look
+
+    if options.quantization is None:
+        if options.embedding_type or options.output_type:
+            raise UsageError("--embedding-type and --output-type need --quantization.")
+        return None
+    return requantiser(
+        checkpoint,
+        options.quantization,
+        embedding=options.embedding_type,
+        output=options.output_type,
+        threads=options.threads or look().cores,
+    )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import gc
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +27,14 @@ from gristmill.kv.shelf import Shelf
 from gristmill.options import Options
 from gristmill.text.detokenizer import Detokenizer
 from gristmill.text.tokenizer import Tokenizer
-from gristmill.types import Checkpoint
+from gristmill.types import Checkpoint, RawTensor
 
 log = logging.getLogger("gristmill.loader")
 
 Progress = Callable[[float], None]
 """Told the share of the weights that is packed, 0 to 1."""
+Change = Callable[[str, RawTensor], RawTensor]
+"""What becomes of the tensor of a name before it is packed."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ def load(
     on_failure: Callable[[EngineError], None] | None = None,
     backend: str = "cpu",
     machine: Machine | None = None,
+    change: Change | None = None,
 ) -> Loaded:
     """Pack the weights, decide the plan, start the engine.
+
+    ``change`` is made to matrices as they are packed.
 
     Raises UnsupportedError or FormatError for the model, UsageError for the options,
     ResourceError when the machine is too small. ``on_failure`` is the engine's.
@@ -79,11 +84,13 @@ def load(
     try:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(Tokenizer.of, checkpoint)
-            weights = pack(place, model.wanted(), checkpoint, progress or _nobody)
+            weights = pack(place, model.wanted(), checkpoint, progress or _nobody, change)
             tokenizer = reading.result()
         options = replace(options, kv_dtype=place.kv_dtype(options.kv_dtype))
         memory = place.memory(model.states(), options.kv_dtype)
         facts = _facts(checkpoint, model, place, memory, weights)
+        if change is not None:
+            facts = replace(facts, quantisation=_asked(options))
         plan = resolve(options, facts, machine if options.kv_bytes else _after(machine))
         if plan.context != (options.context or model.config.context):
             model = models.build(checkpoint, plan.context)
@@ -114,23 +121,69 @@ def load(
 
 
 def pack(
-    backend: Backend, wanted: list[Wanted], checkpoint: Checkpoint, progress: Progress
+    backend: Backend,
+    wanted: list[Wanted],
+    checkpoint: Checkpoint,
+    progress: Progress,
+    change: Change | None = None,
 ) -> dict[str, Weight]:
     """Every wanted weight, packed; file pages that are no longer needed are given back."""
+    tensors = _Changed(checkpoint.tensors, wanted, change)
     uses = Counter(part.tensor for want in wanted for part in want.parts)
     sizes = {name: tensor.nbytes for name, tensor in checkpoint.tensors.items()}
     total = sum(sizes.get(name, 0) for name in uses) or 1
     done = 0
     weights: dict[str, Weight] = {}
     for want in wanted:
-        weights[want.name] = backend.pack(want, checkpoint.tensors)
+        weights[want.name] = backend.pack(want, tensors)
         for part in want.parts:
             uses[part.tensor] -= 1
             if uses[part.tensor] == 0:
                 done += sizes[part.tensor]
+                tensors.forget(part.tensor)
                 checkpoint.release(checkpoint.tensors[part.tensor])
         progress(min(1.0, done / total))
     return weights
+
+
+class _Changed(Mapping[str, RawTensor]):
+    """A file's tensors, changed when they are asked for, and kept until they are not needed."""
+
+    def __init__(
+        self, source: Mapping[str, RawTensor], wanted: list[Wanted], change: Change | None
+    ) -> None:
+        self._source = source
+        self._change = change
+        self._made: dict[str, RawTensor] = {}
+        # Vectors are small, and what is turned has its rows where encodings have none.
+        self._kept = {
+            part.tensor
+            for want in wanted
+            for part in want.parts
+            if want.kind == "vector" or part.turned or part.row
+        }
+
+    def __getitem__(self, name: str) -> RawTensor:
+        if self._change is None or name in self._kept:
+            return self._source[name]
+        if name not in self._made:
+            self._made[name] = self._change(name, self._source[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def forget(self, name: str) -> None:
+        """Nobody will ask for it again."""
+        self._made.pop(name, None)
+
+
+def _asked(options: Options) -> str:
+    asked = (options.quantization, options.embedding_type, options.output_type)
+    return " ".join(each or "-" for each in asked)
 
 
 def _facts(

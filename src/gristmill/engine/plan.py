@@ -28,6 +28,8 @@ class Facts:
     weights_bytes: int
     backend: str
     threads: int
+    quantisation: str = ""
+    """What was made of the weights while they were loaded; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,10 @@ def fingerprint_of(plan: Plan, checkpoint: Checkpoint) -> bytes:
     """The same, of a plan."""
     facts = plan.facts
     # The backend's level too: bfloat16 lies in pairs where a level multiplies it.
-    layout = (facts.backend, plan.kv_dtype, facts.states, facts.block_bytes)
-    return fingerprint(checkpoint, (*layout, BLOCK_TOKENS), plan.context)
+    layout = (facts.backend, plan.kv_dtype, facts.states, facts.block_bytes, BLOCK_TOKENS)
+    if facts.quantisation:  # other weights than the file's
+        layout = (*layout, facts.quantisation)
+    return fingerprint(checkpoint, layout, plan.context)
 
 
 def fingerprint(checkpoint: Checkpoint, layout: tuple[object, ...], context: int) -> bytes:
