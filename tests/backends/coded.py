@@ -152,7 +152,7 @@ def four_bits(n: int, k: int, rng: Rng, size: int, nested: bool = False) -> RawT
         "codes": part("u8", rng.integers(0, 256, -(-n * k // 2), np.uint8)),
         "table": part("f32", table),
     }
-    settings: dict[str, object] = {"blocksize": size}
+    settings: dict[str, int | float | str | bool] = {"blocksize": size}
     if nested:
         parts["absmax"] = part("u8", rng.integers(0, 256, blocks, np.uint8))
         parts["nested_absmax"] = numbers("f32", rng.uniform(0.01, 0.02, -(-blocks // 256)))

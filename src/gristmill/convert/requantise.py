@@ -151,9 +151,7 @@ class Requantiser:
         self._each(work, chunks)
         parts = {
             "codes": RawTensor("codes", codes_are, (n, k), codes.reshape(-1).data),
-            "scales": RawTensor(
-                "scales", scales_are, (n, 1), scales.reshape(-1).data.cast("B")
-            ),
+            "scales": RawTensor("scales", scales_are, (n, 1), scales.reshape(-1).data.cast("B")),
         }
         settings: dict[str, int | float | str | bool] = {"block_rows": 1, "block_columns": 0}
         if self.by_row == "int8":
