@@ -129,6 +129,9 @@ def test_what_cannot_be_quantised(source: Path, tmp_path: Path) -> None:
         requantiser(made, "q4_0")
     assert requantiser(made, "awq") is None  # vLLM's clients name what there is
     assert requantiser(made, "q8_0") is None
+    write_model(opened(source), tmp_path / "m.gguf", recipe_of("q4_1"), embedding="q8_0")
+    with pytest.raises(UsageError, match="is q4_1"):  # though some of it is q8_0
+        requantiser(opened(tmp_path / "m.gguf"), "q8_0")
 
 
 @pytest.mark.parametrize("name", ["q4_k", "fp8"])

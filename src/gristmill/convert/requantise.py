@@ -177,8 +177,8 @@ def requantiser(
 ) -> Requantiser | None:
     """What encodes the tensors of an understood checkpoint as ``asked``.
 
-    None for a model that is stored in few bits already, if ``asked`` is fp8 and so is the model,
-    or names a method of vLLM's clients, who say what there is. Raises UsageError for an unknown
+    None for a model that is quantised already, if most of it is what is asked for, or ``asked``
+    is another's name for a method: vLLM's clients say what there is. Raises UsageError for an unknown
     type, and for a model that is quantised otherwise.
     """
     name = asked.lower()
@@ -203,8 +203,11 @@ def requantiser(
 
 
 def _quantised(checkpoint: Checkpoint) -> RawTensor | None:
-    """The first matrix that is not plain numbers."""
+    """A matrix in the encoding that most weights are in, of those that are no plain numbers."""
+    sizes: dict[str, int] = {}
+    found: dict[str, RawTensor] = {}
     for tensor in checkpoint.tensors.values():
         if len(tensor.shape) > 1 and tensor.encoding not in _PLAIN:
-            return tensor
-    return None
+            sizes[tensor.encoding] = sizes.get(tensor.encoding, 0) + tensor.elements
+            found.setdefault(tensor.encoding, tensor)
+    return found[max(sizes, key=sizes.__getitem__)] if sizes else None
