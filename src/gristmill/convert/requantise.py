@@ -178,8 +178,8 @@ def requantiser(
     """What encodes the tensors of an understood checkpoint as ``asked``.
 
     None for a model that is quantised already, if most of it is what is asked for, or ``asked``
-    is another's name for a method: vLLM's clients say what there is. Raises UsageError for an unknown
-    type, and for a model that is quantised otherwise.
+    is another's name for a method: vLLM's clients say what there is. Raises UsageError for an
+    unknown type, and for a model that is quantised otherwise.
     """
     name = asked.lower()
     for other in (embedding, output):
