@@ -475,9 +475,11 @@ def test_load_and_unload(serve: Start) -> None:
         got = http.post("/api/chat", json=body).json()
     assert got["done_reason"] == "unload" and got["message"] == {"role": "assistant", "content": ""}
     assert running.entry("other").stage == "unloaded"
-    with pytest.raises(ollama.ResponseError, match="stays loaded"):
-        running.client.generate("fake", keep_alive=0)
-    assert running.client.generate("fake").done_reason == "load"
+    # BC-61: the model that the server was started with stays, which is no error of the client's.
+    assert running.client.generate("fake", keep_alive=0).done_reason == "load"
+    assert running.client.chat("fake", [], keep_alive=0).done_reason == "load"
+    assert running.entry("fake").stage == "loaded"
+    assert running.client.generate("fake", "", images=[]).done_reason == "load"
     assert running.client.chat("fake", [], keep_alive=-1).message.content == ""
 
 

@@ -145,16 +145,14 @@ def _continued(job: Job, fields: GenerateFields, served: Served) -> Job:
 async def _load(
     http: HttpRequest, state: State, fields: Common, began: float, body: Body
 ) -> Response:
-    """No prompt: the model is only to be there, or, with ``keep_alive`` 0, to go."""
+    """No prompt: the model is only to be there, or, with ``keep_alive`` 0, to go.
+
+    One that the server was started with stays, and the answer says that it is loaded.
+    """
     keep = fields.keep()
-    if keep == 0:
+    entry = await state.entry(fields.model) if keep == 0 else None
+    if entry is not None and not entry.pinned:
         reason = "unload"
-        entry = await state.entry(fields.model)
-        if entry.pinned:
-            raise RequestError(
-                f"The model '{entry.names[0]}' stays loaded: the server was started with it.",
-                "keep_alive",
-            )
         await state.host.let_go(entry)
     else:
         reason = "load"
